@@ -1,0 +1,4 @@
+"""Engine replicas, their evidence, and the simulated engine.
+
+The only room that imports vllm or nixl.
+"""

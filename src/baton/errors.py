@@ -1,0 +1,197 @@
+"""The exception tree of Baton.
+
+Every error that a person may see gives fact, place and cure::
+
+    BatonError                     fact, place, cure; exit status
+    ├── ConfigRefused              a file that must not start: one or more faults (exit 2)
+    ├── EnvironmentUnfit           this machine cannot run what is asked (exit 3)
+    │   ├── PortTaken
+    │   └── NotEnoughMemory
+    ├── ModelUnavailable           a model that cannot be read, or fails its checksum
+    ├── DeployFailed               Ray or an engine did not come up
+    │   └── EngineStartFailed
+    ├── NotRunning                 nothing of that name runs here
+    └── GatewayError               has an HTTP status and an OpenAI error type
+        ├── RequestRefused         400: the caller's request is wrong
+        ├── NotAuthenticated       401
+        ├── RouteUnknown           404: not a route that Baton serves
+        ├── ModelUnknown           404
+        ├── BodyTooLarge           413
+        ├── Saturated              429, with Retry-After
+        ├── EngineFailed           502: a leg broke and nothing could replace it
+        │   ├── PrefillFailed      caught by recovery: another prefill engine, or decode alone
+        │   ├── DecodeFailed       caught by recovery before the first byte
+        │   └── HandoffRejected    decode did not take the KV that prefill offered
+        ├── NoEngineAvailable      503
+        └── DeadlinePassed         504
+"""
+
+from __future__ import annotations
+
+
+class BatonError(Exception):
+    """Something a person can act on.
+
+    Args:
+        fact: What is so, in one line.
+        place: Where: `file:line`, a URL, a log file.
+        cure: What to do about it.
+    """
+
+    exit_status = 1
+
+    def __init__(self, fact: str, *, place: str | None = None, cure: str | None = None) -> None:
+        self.fact = fact
+        self.place = place
+        self.cure = cure
+        super().__init__(fact if place is None else f"{fact} ({place})")
+
+
+class ConfigRefused(BatonError):
+    """A configuration that must not start. `fact` holds the first fault or their number."""
+
+    exit_status = 2
+
+
+class EnvironmentUnfit(BatonError):
+    """This machine cannot run what is asked."""
+
+    exit_status = 3
+
+
+class PortTaken(EnvironmentUnfit):
+    """A port that Baton needs belongs to another process."""
+
+
+class NotEnoughMemory(EnvironmentUnfit):
+    """The engines would need more memory than the machine has."""
+
+
+class ModelUnavailable(BatonError):
+    """A model that cannot be read, is incomplete, or fails its checksum."""
+
+
+class DeployFailed(BatonError):
+    """Ray or the application did not come up."""
+
+
+class EngineStartFailed(DeployFailed):
+    """An engine died or gave up while it started."""
+
+
+class NotRunning(BatonError):
+    """Nothing of that name runs here."""
+
+
+class GatewayError(BatonError):
+    """An error that reaches the caller as an OpenAI-shaped answer.
+
+    `status` is the HTTP status, `kind` and `code` fill `error.type` and `error.code`.
+    """
+
+    status = 500
+    kind = "server_error"
+    code: str | None = None
+    param: str | None = None
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        place: str | None = None,
+        cure: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(fact, place=place, cure=cure)
+        if param is not None:
+            self.param = param
+        if code is not None:
+            self.code = code
+
+
+class RequestRefused(GatewayError):
+    """The caller's request is wrong."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class NotAuthenticated(GatewayError):
+    """No key, or one that is not known."""
+
+    status = 401
+    kind = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class RouteUnknown(GatewayError):
+    """Not a route that Baton serves."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "unknown_url"
+
+
+class ModelUnknown(GatewayError):
+    """Not a model that is served here."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "model_not_found"
+    param = "model"
+
+
+class BodyTooLarge(GatewayError):
+    """The request body passes the limit."""
+
+    status = 413
+    kind = "invalid_request_error"
+    code = "request_too_large"
+
+
+class Saturated(GatewayError):
+    """No capacity now. `retry_after_s` goes into the Retry-After header, in seconds."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, fact: str, *, retry_after_s: int = 1, cure: str | None = None) -> None:
+        super().__init__(fact, cure=cure)
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailed(GatewayError):
+    """A leg broke and nothing could replace it."""
+
+    status = 502
+    code = "engine_failed"
+
+
+class PrefillFailed(EngineFailed):
+    """The prefill leg refused, died or passed its deadline."""
+
+
+class DecodeFailed(EngineFailed):
+    """The decode leg refused, died or broke off."""
+
+
+class HandoffRejected(EngineFailed):
+    """Decode did not take the KV that prefill offered."""
+
+
+class NoEngineAvailable(GatewayError):
+    """No engine of the role that is needed is ready."""
+
+    status = 503
+    kind = "service_unavailable_error"
+    code = "no_engine_available"
+
+
+class DeadlinePassed(GatewayError):
+    """The request's deadline passed before an answer began."""
+
+    status = 504
+    kind = "timeout_error"
+    code = "deadline_exceeded"

@@ -1,0 +1,1 @@
+"""The way of a request: admit, route, prefill, handoff, decode, stream. Needs no Ray."""

@@ -1,0 +1,1 @@
+"""Definitions, timelines and metrics: what was measured and what it is called."""

@@ -1,0 +1,1 @@
+"""The Ray Serve application: engine and gateway deployments, and the directory actor."""

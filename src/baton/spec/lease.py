@@ -1,0 +1,63 @@
+"""What an engine replica tells the directory, and what gateways read there.
+
+A lease lives for `lease_s` after its last renewal. It carries everything a gateway needs to send
+the engine a request, and everything a person asks about it in `baton status`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from baton.spec.schema import Role
+
+
+class _Fact(BaseModel):
+    # Newer replicas may say more than an older gateway knows: extra keys are ignored here.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class EngineLoad(_Fact):
+    """The engine's own counts. `kv_usage` is a share from 0 to 1."""
+
+    waiting: int = 0
+    running: int = 0
+    kv_usage: float = 0.0
+
+
+class TransferEvidence(_Fact):
+    """What the KV transfer was asked to use and what the worker's NIXL agent really created."""
+
+    connector: str | None = None
+    requested_backends: tuple[str, ...] = ()
+    observed_backends: tuple[str, ...] = ()
+    kv_buffer_device: str | None = None
+    nixl_version: str | None = None
+
+
+class EngineLease(_Fact):
+    """One engine replica: who it is, where it listens, how it fares."""
+
+    replica_id: str
+    role: Role
+    url: str
+    """`http://host:port`, without a trailing slash."""
+    engine_id: str
+    model_id: str
+    state: Literal["starting", "ready", "draining"] = "ready"
+    node: str = ""
+    pid: int = 0
+    max_model_len: int = 0
+    block_size: int = 0
+    tensor_parallel_size: int = 1
+    vllm_version: str = ""
+    load: EngineLoad = EngineLoad()
+    evidence: TransferEvidence = TransferEvidence()
+
+
+class DirectorySnapshot(_Fact):
+    """All leases that are alive, and the secret that opens the engines' HTTP ports."""
+
+    engines: tuple[EngineLease, ...] = ()
+    engine_secret: str | None = None

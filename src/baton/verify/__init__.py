@@ -1,0 +1,1 @@
+"""Collect evidence, then judge."""
