@@ -1,0 +1,69 @@
+"""What the worker's NIXL agent really created, asked of the worker itself.
+
+vLLM mixes `worker_extension_cls` into its worker class (vLLM 0.29,
+`v1/worker/worker_base.py`), so `baton_transfer_evidence` can be called on every worker with
+`collective_rpc`. A log line says what was asked for; this says what is there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+from baton.spec.lease import TransferEvidence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+WORKER_EXTENSION = "baton.engine.evidence.WorkerEvidence"
+
+
+class WorkerEvidence:
+    """Mixed into vLLM's worker; every name carries `baton_`, so that it cannot hide one of vLLM's."""
+
+    def baton_transfer_evidence(self) -> dict[str, Any]:
+        """Backends that this worker's NIXL agent holds, and the buffer device of its connector."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+        if not has_kv_transfer_group():
+            return {}
+        connector = get_kv_transfer_group()
+        worker = getattr(connector, "connector_worker", None)
+        agent = getattr(worker, "nixl_wrapper", None)
+        return {
+            "connector": type(connector).__name__,
+            "observed_backends": sorted(getattr(agent, "backends", {}) or {}),
+            "kv_buffer_device": getattr(worker, "kv_buffer_device", None),
+        }
+
+
+def gather_evidence(
+    workers: Sequence[Mapping[str, Any]], kv_transfer_config: Mapping[str, Any] | None
+) -> TransferEvidence:
+    """Join what was asked for with what each worker found.
+
+    `observed_backends` holds only backends that every worker has: one worker without the fast
+    backend is enough to make a handoff slow.
+    """
+    config = kv_transfer_config or {}
+    extra = config.get("kv_connector_extra_config") or {}
+    # vLLM 0.29 (nixl/base_worker.py) takes UCX when no backend is named.
+    requested = tuple(extra.get("backends") or ("UCX",)) if config else ()
+    found = [set(worker.get("observed_backends", ())) for worker in workers if worker]
+    observed = tuple(sorted(set.intersection(*found))) if found else ()
+    devices = {worker.get("kv_buffer_device") for worker in workers if worker}
+    return TransferEvidence(
+        connector=config.get("kv_connector"),
+        requested_backends=requested,
+        observed_backends=observed,
+        kv_buffer_device=devices.pop() if len(devices) == 1 else None,
+        nixl_version=_nixl_version(),
+    )
+
+
+def _nixl_version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nixl")
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,44 @@
+"""The gateway as a Ray Serve deployment: the ingress of the application.
+
+It holds the handles of both engine deployments only so that Serve deploys them with it; requests
+go to the engines over HTTP, by the addresses in the directory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import serve
+
+from baton.gateway.app import build_gateway_app
+from baton.gateway.directory import LeaseDirectory
+from baton.observe.logs import configure
+from baton.serve.registry import directory_actor
+from baton.spec.lease import DirectorySnapshot
+from baton.spec.schema import BatonBlock
+
+# How old a gateway's picture of the engines may be. Half a lease renewal.
+DIRECTORY_INTERVAL_S = 0.5
+
+
+@serve.ingress()
+class GatewayReplica:
+    """One gateway. Serve asks for its ASGI app once, after the constructor."""
+
+    def __init__(self, *, settings: dict[str, Any], model_id: str, engines: list[Any]) -> None:
+        self._settings = BatonBlock.model_validate(settings)
+        configure(self._settings.logging)
+        self._model_id = model_id
+        self._actor = directory_actor(serve.get_replica_context().app_name)
+        self._engines = engines
+
+    async def __serve_build_asgi_app__(self) -> Any:  # noqa: PLW3201  # Ray Serve's own name
+        """The gateway's ASGI app; Serve mounts it under the application's route_prefix."""
+        return build_gateway_app(
+            self._settings,
+            LeaseDirectory(self._fetch, interval_s=DIRECTORY_INTERVAL_S),
+            model_ids=[self._model_id],
+        )
+
+    async def _fetch(self) -> DirectorySnapshot:
+        return DirectorySnapshot.model_validate(await self._actor.snapshot.remote())
