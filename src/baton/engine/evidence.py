@@ -7,7 +7,8 @@ vLLM mixes `worker_extension_cls` into its worker class (vLLM 0.29,
 
 from __future__ import annotations
 
-from typing import Any, TYPE_CHECKING
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from baton.spec.lease import TransferEvidence
 
@@ -18,7 +19,7 @@ WORKER_EXTENSION = "baton.engine.evidence.WorkerEvidence"
 
 
 class WorkerEvidence:
-    """Mixed into vLLM's worker; every name carries `baton_`, so that it cannot hide one of vLLM's."""
+    """Mixed into vLLM's worker. The prefix `baton_` keeps it from hiding a name of vLLM's."""
 
     def baton_transfer_evidence(self) -> dict[str, Any]:
         """Backends that this worker's NIXL agent holds, and the buffer device of its connector."""
@@ -61,8 +62,6 @@ def gather_evidence(
 
 
 def _nixl_version() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version("nixl")
     except PackageNotFoundError:

@@ -18,7 +18,7 @@ def read_load(registry: CollectorRegistry = REGISTRY) -> EngineLoad:
     A metric that is not there counts as zero: the engine may not have stepped yet.
     """
     found = dict.fromkeys((WAITING, RUNNING, KV_USAGE), 0.0)
-    for family in registry.restricted_registry(list(found)).collect():  # type: ignore[no-untyped-call]
+    for family in registry.restricted_registry(list(found)).collect():
         for sample in family.samples:
             if sample.name in found:
                 found[sample.name] += sample.value

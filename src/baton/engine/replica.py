@@ -56,7 +56,7 @@ class _EmbeddedServer(uvicorn.Server):
 class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
     """A prefill or decode engine as a Ray Serve replica."""
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self,
         llm_config: LLMConfig,
         *,
@@ -80,7 +80,8 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
         self._directory = directory(context.app_name)
         self._replica_id: str = context.replica_id.unique_id
         self._started_s = time.monotonic()
-        self._host: str = ray.util.get_node_ip_address()
+        # The node's address; a deployment that stays on one machine names the loopback instead.
+        self._host: str = os.environ.get("BATON_ENGINE_HOST") or ray.util.get_node_ip_address()
         self._in_flight: AccessLog | None = None
         self._server: _EmbeddedServer | None = None
         self._tasks: list[asyncio.Task[Any]] = []

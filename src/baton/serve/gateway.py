@@ -32,7 +32,7 @@ class GatewayReplica:
         self._actor = directory_actor(serve.get_replica_context().app_name)
         self._engines = engines
 
-    async def __serve_build_asgi_app__(self) -> Any:  # noqa: PLW3201  # Ray Serve's own name
+    async def __serve_build_asgi_app__(self) -> Any:  # Ray Serve's own name
         """The gateway's ASGI app; Serve mounts it under the application's route_prefix."""
         return build_gateway_app(
             self._settings,

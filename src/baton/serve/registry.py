@@ -78,7 +78,7 @@ class DirectoryActor:
             self._watch = asyncio.get_running_loop().create_task(self._exit_when_idle())
 
     async def _exit_when_idle(self) -> None:
-        while time.monotonic() - self._last_call_s < IDLE_EXIT_S:
+        while time.monotonic() - self._last_call_s < IDLE_EXIT_S:  # noqa: ASYNC110  # calls, no event
             await asyncio.sleep(IDLE_EXIT_S / 10)
         ray.actor.exit_actor()
 

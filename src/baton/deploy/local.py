@@ -1,0 +1,318 @@
+"""`up`, `status` and `down` on this machine.
+
+`up` starts a Ray head of its own unless it joins a cluster, deploys the file, and ends when a
+handoff has really succeeded. Whatever goes wrong before that, nothing that it started stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+
+from baton.deploy import serve_app, state
+from baton.deploy.engine_logs import root_cause, search_logs
+from baton.deploy.processes import end_all, members, port_owner, wait_until_free
+from baton.deploy.ray_head import RayHead, client_environment, start_head
+from baton.errors import DeployFailed, EngineStartFailed, PortTaken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from baton.spec.lease import EngineLease
+
+Stage = Literal["environment", "Ray", "model", "prefill engine", "decode engine", "first handoff"]
+Progress = Callable[[Stage, str], None]
+
+POLL_S = 0.25
+HANDOFF_TRIES_S = 60.0
+# Long enough that vLLM's KV cache holds whole blocks of it, short enough for any context.
+HANDOFF_PROMPT = "The baton is handed from one runner to the next. " * 4
+
+
+@dataclass(frozen=True)
+class AppPlan:
+    """One application of the file."""
+
+    name: str
+    route_prefix: str
+    model_id: str
+    by_baton: bool
+    replicas: dict[str, int] = field(default_factory=dict)
+    """Engine replicas by role that must be ready."""
+    api_keys_env: str | None = None
+
+
+@dataclass(frozen=True)
+class DeployPlan:
+    """A checked file, as far as deploying needs it."""
+
+    name: str
+    file: str
+    serve_config: dict[str, Any]
+    apps: tuple[AppPlan, ...]
+    http_host: str
+    http_port: int
+    cpus: int
+    environment: dict[str, str] = field(default_factory=dict)
+    model_note: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        """The base URL of the first application, without `/v1`."""
+        host = "127.0.0.1" if self.http_host in {"0.0.0.0", "::", ""} else self.http_host  # noqa: S104
+        prefix = self.apps[0].route_prefix.rstrip("/")
+        return f"http://{host}:{self.http_port}{prefix.removesuffix('/v1')}"
+
+
+def up(
+    plan: DeployPlan, *, progress: Progress, address: str | None = None, timeout_s: float = 1_800.0
+) -> state.Deployment:
+    """Deploy, and return once a handoff has succeeded.
+
+    Raises:
+        PortTaken: when somebody else listens on the endpoint's port.
+        DeployFailed: when Ray or the application does not come up; with the line that matters.
+    """
+    name = state.checked_name(plan.name)
+    with state.locked(name):
+        running = _alive(state.find(name))
+        if running is not None:
+            return _update(plan, running, progress=progress, timeout_s=timeout_s)
+        return _start(plan, progress=progress, address=address, timeout_s=timeout_s)
+
+
+def _start(
+    plan: DeployPlan, *, progress: Progress, address: str | None, timeout_s: float
+) -> state.Deployment:
+    progress("environment", f"endpoint {plan.endpoint}")
+    if address is None:
+        owner = port_owner(plan.http_host, plan.http_port)
+        if owner is not None:
+            raise PortTaken(
+                f"port {plan.http_port} belongs to {owner}",
+                cure="end it, or set http_options.port in the file (or --port)",
+            )
+    head: RayHead | None = None
+    try:
+        if address is None:
+            progress("Ray", f"starting with {plan.cpus} logical CPUs")
+            head = start_head(plan.name, cpus=plan.cpus, settings_environment=plan.environment)
+        deployment = _record(plan, head, address)
+        state.save(deployment)
+        environment = client_environment(deployment.ray_auth_token) | plan.environment
+        with serve_app.connected(deployment.ray_address, environment):
+            progress("Ray", f"at {deployment.ray_address}")
+            _deploy_and_wait(plan, deployment, head=head, progress=progress, timeout_s=timeout_s)
+    except BaseException:
+        # Also on Ctrl-C: nothing that was started stays.
+        if head is not None:
+            head.stop()
+            shutil.rmtree(head.folder, ignore_errors=True)
+        elif address is not None:
+            with contextlib.suppress(Exception):
+                _leave_cluster(address, tuple(app.name for app in plan.apps))
+        state.forget(plan.name)
+        raise
+    deployment = deployment.model_copy(update={"ready": True})
+    state.save(deployment)
+    return deployment
+
+
+def _update(
+    plan: DeployPlan, running: state.Deployment, *, progress: Progress, timeout_s: float
+) -> state.Deployment:
+    progress("environment", f"updating {running.name} in place")
+    if plan.endpoint.split("/", 3)[2] != running.endpoint.split("/", 3)[2]:
+        raise DeployFailed(
+            f"{running.name} listens at {running.endpoint} and the file asks for {plan.endpoint}",
+            cure=f"Ray Serve cannot move a running endpoint: `baton down {running.name}` first",
+        )
+    environment = client_environment(running.ray_auth_token) | plan.environment
+    with serve_app.connected(running.ray_address, environment):
+        progress("Ray", f"at {running.ray_address}")
+        # A failed update leaves what serves now as it is: it may still answer.
+        _deploy_and_wait(plan, running, head=None, progress=progress, timeout_s=timeout_s)
+    updated = running.model_copy(
+        update={
+            "endpoint": plan.endpoint,
+            "apps": tuple(app.name for app in plan.apps),
+            "file": plan.file,
+            "ready": True,
+        }
+    )
+    state.save(updated)
+    return updated
+
+
+def _record(plan: DeployPlan, head: RayHead | None, address: str | None) -> state.Deployment:
+    return state.Deployment(
+        name=plan.name,
+        marker=head.marker if head else "",
+        ray_address=head.address if head else str(address),
+        ray_pid=head.pid if head else None,
+        ray_auth_token=head.auth_token if head else None,
+        folder=str(head.folder) if head else "",
+        endpoint=plan.endpoint,
+        apps=tuple(app.name for app in plan.apps),
+        builder="baton" if all(app.by_baton for app in plan.apps) else "ray",
+        file=plan.file,
+        started_at=time.time(),
+    )
+
+
+def _deploy_and_wait(
+    plan: DeployPlan,
+    deployment: state.Deployment,
+    *,
+    head: RayHead | None,
+    progress: Progress,
+    timeout_s: float,
+) -> None:
+    progress("model", plan.model_note or ", ".join(app.model_id for app in plan.apps))
+    started_at = time.time()
+    deadline_s = time.monotonic() + timeout_s
+    serve_app.deploy(plan.serve_config)
+    folder = head.folder if head is not None else None
+    for app in plan.apps:
+        _wait_for_engines(
+            app, folder, started_at=started_at, deadline_s=deadline_s, progress=progress
+        )
+    for app in plan.apps:
+        _first_handoff(app, deployment.endpoint, progress=progress)
+
+
+def _wait_for_engines(
+    app: AppPlan,
+    folder: Path | None,
+    *,
+    started_at: float,
+    deadline_s: float,
+    progress: Progress,
+) -> None:
+    told: dict[str, str] = {}
+    while True:
+        seen = serve_app.view(app.name)
+        if seen.failure is not None:
+            raise _engine_failure(app, seen.failure, folder, started_at)
+        if app.by_baton:
+            leases = serve_app.engines(app.name).engines
+            for role, wanted in app.replicas.items():
+                stage: Stage = "prefill engine" if role == "prefill" else "decode engine"
+                text = _role_text([lease for lease in leases if lease.role == role], wanted)
+                if text and told.get(role) != text:
+                    told[role] = text
+                    progress(stage, text)
+        if seen.status == "RUNNING":
+            return
+        if time.monotonic() > deadline_s:
+            raise DeployFailed(
+                f"{app.name} is still {seen.status} after the time limit",
+                place=str(folder / "session_latest" / "logs") if folder else None,
+                cure="raise --timeout if the model is large",
+            )
+        time.sleep(POLL_S)
+
+
+def _role_text(leases: list[EngineLease], wanted: int) -> str:
+    ready = [lease for lease in leases if lease.state == "ready"]
+    if len(ready) >= wanted > 0:
+        backends = {"+".join(lease.evidence.observed_backends) or "?" for lease in ready}
+        return f"{len(ready)} ready, NIXL backend {', '.join(sorted(backends))}"
+    if leases:
+        return f"starting, {len(ready)} of {wanted} ready"
+    return ""
+
+
+def _engine_failure(
+    app: AppPlan, message: str, folder: Path | None, started_at: float
+) -> EngineStartFailed:
+    found = search_logs(folder, newer_than_s=started_at) if folder is not None else None
+    line = found.line if found else root_cause(message.splitlines())
+    if line is None:
+        lines = [text for text in message.splitlines() if text.strip()]
+        line = lines[-1].strip() if lines else "no reason was given"
+    place: str | None = None
+    if found is not None and found.file is not None:
+        # Ray's folder goes away with the failed deployment; the log stays.
+        place = str(state.keep_log(found.file, app.name))
+    return EngineStartFailed(f"an engine of {app.name} did not start: {line}", place=place)
+
+
+def _first_handoff(app: AppPlan, endpoint: str, *, progress: Progress) -> None:
+    """Send one request the whole way.
+
+    Serve says RUNNING a little before the edge has its routes, so it is tried for a while.
+    """
+    headers = {"x-baton-disaggregate": "always"} if app.by_baton else {}
+    keys = os.environ.get(app.api_keys_env or "", "")
+    if keys:
+        headers["authorization"] = f"Bearer {keys.split(',')[0].rpartition(':')[2].strip()}"
+    body = {
+        "model": app.model_id, "prompt": HANDOFF_PROMPT, "max_tokens": 2, "temperature": 0,
+    }  # fmt: skip
+    deadline_s = time.monotonic() + HANDOFF_TRIES_S
+    reason = "no answer"
+    while time.monotonic() < deadline_s:
+        started_s = time.monotonic()
+        try:
+            answer = httpx.post(
+                f"{endpoint}/v1/completions", json=body, headers=headers, timeout=HANDOFF_TRIES_S
+            )
+        except httpx.HTTPError as exc:
+            reason = f"{type(exc).__name__}: {exc}"
+        else:
+            fallback = answer.headers.get("x-baton-fallback")
+            if answer.status_code == httpx.codes.OK and fallback is None:
+                route = answer.headers.get("x-baton-route", "ray")
+                took_s = time.monotonic() - started_s
+                progress("first handoff", f"done in {took_s:.2f} s, route {route}")
+                return
+            reason = f"fallback: {fallback}" if fallback else answer.text.strip()[:300]
+        time.sleep(POLL_S)
+    raise DeployFailed(f"the first handoff of {app.name} did not succeed: {reason}", place=endpoint)
+
+
+def _alive(deployment: state.Deployment | None) -> state.Deployment | None:
+    """The deployment if it still runs; a stale record and its leftovers are cleared."""
+    if deployment is None:
+        return None
+    if deployment.ray_pid is None:
+        return deployment
+    own = members(deployment.marker)
+    if any(process.pid == deployment.ray_pid for process in own):
+        return deployment
+    end_all(deployment.marker)
+    state.forget(deployment.name)
+    return None
+
+
+def _leave_cluster(address: str, apps: tuple[str, ...]) -> None:
+    with serve_app.connected(address, client_environment(None)):
+        serve_app.delete(apps)
+
+
+def down(name: str | None) -> state.Deployment:
+    """Stop a deployment and everything that it started.
+
+    Raises:
+        NotRunning: when there is none of that name.
+    """
+    deployment = state.the_one(name)
+    with state.locked(deployment.name):
+        if deployment.ray_pid is None:
+            _leave_cluster(deployment.ray_address, deployment.apps)
+        else:
+            end_all(deployment.marker, first_pid=deployment.ray_pid)
+            if deployment.folder:
+                shutil.rmtree(deployment.folder, ignore_errors=True)
+            port = int(deployment.endpoint.split("/", 3)[2].rpartition(":")[2])
+            wait_until_free("127.0.0.1", port, patience_s=5.0)
+        state.forget(deployment.name)
+    return deployment

@@ -1,0 +1,54 @@
+"""What runs: read from the state files, the processes, and the gateway's own view."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+
+from baton.deploy.processes import members
+from baton.spec.lease import EngineLease
+
+if TYPE_CHECKING:
+    from baton.deploy import state
+
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class DeploymentView:
+    """A deployment as it is now."""
+
+    deployment: state.Deployment
+    health: str
+    """`ready`, `not ready`, `unreachable` or `gone`, with the reason behind a colon."""
+    engines: tuple[EngineLease, ...] = ()
+
+
+def look(deployment: state.Deployment, *, api_key: str | None = None) -> DeploymentView:
+    """Ask a deployment how it is; never raises for a deployment that does not answer."""
+    if deployment.ray_pid is not None and not members(deployment.marker):
+        return DeploymentView(deployment, "gone: its processes have ended; `baton down` clears it")
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with httpx.Client(
+            base_url=deployment.endpoint, timeout=TIMEOUT_S, headers=headers
+        ) as client:
+            ready = client.get("/ready")
+            engines = client.get("/baton/engines") if deployment.builder == "baton" else None
+    except httpx.HTTPError as exc:
+        return DeploymentView(deployment, f"unreachable: {type(exc).__name__}")
+    leases: tuple[EngineLease, ...] = ()
+    if engines is not None and engines.status_code == httpx.codes.OK:
+        listed = engines.json().get("engines", [])
+        leases = tuple(EngineLease.model_validate(lease) for lease in listed)
+    if deployment.builder != "baton":
+        return DeploymentView(deployment, "ready" if deployment.ready else "not ready")
+    if ready.status_code == httpx.codes.OK:
+        return DeploymentView(deployment, "ready", leases)
+    missing = ready.text
+    with contextlib.suppress(ValueError, AttributeError):
+        missing = ", ".join(ready.json().get("missing", [])) or ready.text
+    return DeploymentView(deployment, f"not ready: {missing.strip()[:200]}", leases)

@@ -1,0 +1,106 @@
+"""Which processes belong to a deployment, and how to end every one of them.
+
+Each process that a deployment starts inherits `BATON_DEPLOYMENT` in its environment: Ray's
+daemons, its workers, the engines' own children, the edge. Process groups and parents change along
+the way; the environment does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+
+import psutil
+
+MARKER = "BATON_DEPLOYMENT"
+
+
+def members(marker: str) -> list[psutil.Process]:
+    """All live processes of this user whose environment carries the marker."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(MARKER) == marker:
+                found.append(process)
+    return found
+
+
+def end_all(marker: str, *, first_pid: int | None = None, patience_s: float = 10.0) -> int:
+    """End every process of a deployment; returns how many had to be killed.
+
+    The head goes first, by SIGTERM, because Ray's head ends its own daemons in order. What is left
+    after `patience_s` is killed. Ends when no member is found any more.
+
+    Args:
+        marker: the deployment's mark.
+        first_pid: the Ray head.
+        patience_s: how long SIGTERM may take.
+    """
+    own = {process.pid: process for process in members(marker)}
+    if first_pid in own:
+        head = own[first_pid]
+        with contextlib.suppress(psutil.Error):
+            head.terminate()
+            head.wait(timeout=patience_s)
+    left = members(marker)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    psutil.wait_procs(left, timeout=min(3.0, patience_s))
+    killed = 0
+    # A process may fork while it is being ended, so look again until nobody is there.
+    for _ in range(50):
+        left = members(marker)
+        if not left:
+            break
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                killed += 1
+        psutil.wait_procs(left, timeout=1.0)
+    return killed
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_owner(host: str, port: int) -> str | None:
+    """Who listens on `port`, as `name (pid 123)`; None when the port is free.
+
+    Returns `another process` when somebody does and this user may not know who.
+    """
+    address = "127.0.0.1" if host in {"", "localhost", "0.0.0.0", "::"} else host  # noqa: S104
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            pass
+        else:
+            return None
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections(kind="tcp"):
+            listens = connection.status == psutil.CONN_LISTEN
+            if listens and connection.laddr and connection.laddr.port == port and connection.pid:
+                name = psutil.Process(connection.pid).name()
+                return f"{name} (pid {connection.pid})"
+    return "another process"
+
+
+def wait_until_free(host: str, port: int, *, patience_s: float) -> bool:
+    """Whether the port became free in time."""
+    deadline_s = time.monotonic() + patience_s
+    while port_owner(host, port) is not None:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
