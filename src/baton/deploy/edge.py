@@ -15,7 +15,8 @@ import re
 import sys
 from pathlib import Path
 
-FOLDER = "edge"
+# Short: its path is part of unix sockets' paths.
+FOLDER = "e"
 # What HAProxy says by itself, in the words and the shape that an OpenAI client understands.
 ANSWERS = {
     502: ("bad_gateway", "the gateway broke off while it answered; try again"),
@@ -25,7 +26,9 @@ ANSWERS = {
 REASONS = {502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
 
 
-def edge_environment(folder: Path, *, stats_port: int, metrics_port: int) -> dict[str, str]:
+def edge_environment(
+    folder: Path, *, stats_port: int, metrics_port: int, fallback_port: int
+) -> dict[str, str]:
     """What Ray's processes must see so that this deployment's HAProxy has its own place."""
     place = folder / FOLDER
     environment = {
@@ -37,6 +40,8 @@ def edge_environment(folder: Path, *, stats_port: int, metrics_port: int) -> dic
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(place / "metrics.sock"),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
+        # Ray's own proxy behind HAProxy, 8500 by default.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback_port),
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
     }
     wrapper = Path(sys.executable).with_name("baton-haproxy")

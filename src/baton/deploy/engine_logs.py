@@ -2,7 +2,8 @@
 
 An engine's last words are seldom the reason: vLLM's processes die one after the other, and each
 reports the death of the one below it ("Engine core initialization failed. See root cause above").
-The reason is the first exception line that is not such a report.
+The reason is the first exception line that is not such a report. An exception that was raised while
+another one was handled replaces it: the first was expected, the second was not.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _FOLLOW_ON = (
     "cannot schedule new futures",
     "Executor failed",
 )
+_WHILE_HANDLING = "During handling of the above exception, another exception occurred"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINE_MAX = 400
 
@@ -49,19 +51,23 @@ class RootCause:
 def root_cause(lines: Iterable[str]) -> str | None:
     """The first exception line that is no mere report of another death; None when there is none."""
     follow_on: str | None = None
+    candidate: str | None = None
     for raw in lines:
         line = _COLOUR.sub("", raw).rstrip()
+        if _WHILE_HANDLING in line:
+            candidate = None
+            continue
         if _KILLED.search(line):
             return line.strip()[-LINE_MAX:]
         found = _EXCEPTION.search(line)
-        if found is None or not _ERROR_NAME.search(found[1]):
+        if found is None or not _ERROR_NAME.search(found[1]) or found[2].startswith("Traceback"):
             continue
         text = f"{found[1].rsplit('.', 1)[-1]}: {found[2]}"[:LINE_MAX]
         if any(mark in text for mark in _FOLLOW_ON):
             follow_on = follow_on or text
-            continue
-        return text
-    return follow_on
+        else:
+            candidate = candidate or text
+    return candidate or follow_on
 
 
 def search_logs(folder: Path, *, newer_than_s: float) -> RootCause | None:

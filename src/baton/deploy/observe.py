@@ -42,8 +42,9 @@ def look(deployment: state.Deployment, *, api_key: str | None = None) -> Deploym
         return DeploymentView(deployment, f"unreachable: {type(exc).__name__}")
     leases: tuple[EngineLease, ...] = ()
     if engines is not None and engines.status_code == httpx.codes.OK:
-        listed = engines.json().get("engines", [])
-        leases = tuple(EngineLease.model_validate(lease) for lease in listed)
+        with contextlib.suppress(ValueError, AttributeError):
+            listed = engines.json().get("engines", [])
+            leases = tuple(EngineLease.model_validate(lease) for lease in listed)
     if deployment.builder != "baton":
         return DeploymentView(deployment, "ready" if deployment.ready else "not ready")
     if ready.status_code == httpx.codes.OK:

@@ -24,8 +24,9 @@ from baton.errors import DeployFailed, EnvironmentUnfit
 START_TIMEOUT_S = 120.0
 # Ray's shared memory holds arguments and results of actor calls; tokens and KV never pass there.
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
-# A unix socket's path may have 107 bytes (unix(7)), and Ray adds about 60 of its own.
-FOLDER_MAX_BYTES = 45
+# HAProxy takes 97 bytes for a unix socket; Ray adds a node id of 56, `/metrics.sock` and two
+# slashes to the edge's folder.
+FOLDER_MAX_BYTES = 97 - 56 - len("/metrics.sock//") - len(FOLDER)
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,23 @@ def client_environment(auth_token: str | None) -> dict[str, str]:
     return environment
 
 
-def new_folder(name: str) -> Path:
-    """A fresh folder for a head, short enough for Ray's unix sockets.
+def new_folder() -> Path:
+    """A fresh folder for a head, short enough for Ray's and HAProxy's unix sockets.
 
     Raises:
         EnvironmentUnfit: when the machine's temporary folder has too long a path.
     """
-    base = Path(tempfile.gettempdir())
-    folder = Path(tempfile.mkdtemp(prefix=f"baton-{name[:12]}-", dir=base))
-    if len(os.fsencode(folder)) > FOLDER_MAX_BYTES:
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108  # mkdtemp makes the folder private
+        if not Path(base).is_dir():
+            continue
+        folder = Path(tempfile.mkdtemp(prefix="bt-", dir=base))
+        if len(os.fsencode(folder)) <= FOLDER_MAX_BYTES:
+            return folder
         folder.rmdir()
-        raise EnvironmentUnfit(
-            f"the temporary folder {base} has too long a path for Ray's unix sockets",
-            cure="set TMPDIR to a short path, such as /tmp",
-        )
-    return folder
+    raise EnvironmentUnfit(
+        f"the temporary folder {tempfile.gettempdir()} has too long a path for unix sockets",
+        cure="set TMPDIR to a short path, such as /tmp",
+    )
 
 
 def start_head(name: str, *, cpus: int, settings_environment: dict[str, str]) -> RayHead:
@@ -91,7 +94,7 @@ def start_head(name: str, *, cpus: int, settings_environment: dict[str, str]) ->
     Raises:
         DeployFailed: when it does not come up; its log is named.
     """
-    folder = new_folder(name)
+    folder = new_folder()
     (folder / FOLDER).mkdir()
     marker = f"{name}:{secrets.token_hex(8)}"
     auth_token = secrets.token_hex(32)
@@ -100,7 +103,12 @@ def start_head(name: str, *, cpus: int, settings_environment: dict[str, str]) ->
     environment = (
         dict(os.environ)
         | own
-        | edge_environment(folder, stats_port=free_port(), metrics_port=free_port())
+        | edge_environment(
+            folder,
+            stats_port=free_port(),
+            metrics_port=free_port(),
+            fallback_port=free_port(),
+        )
         # Nothing outside this machine has business with its engines.
         | {MARKER: marker, "BATON_ENGINE_HOST": "127.0.0.1"}
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from baton.engine.amx import allow_amx
 from baton.spec.lease import TransferEvidence
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class WorkerEvidence:
 
     def baton_transfer_evidence(self) -> dict[str, Any]:
         """Backends that this worker's NIXL agent holds, and the buffer device of its connector."""
+        # The replica asks before its first request, so this also covers an environment in which
+        # Baton is on the path but not installed, and vLLM finds no plugin.
+        allow_amx()
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
         if not has_kv_transfer_group():

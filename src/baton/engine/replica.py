@@ -258,6 +258,10 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
 
     async def _drain(self) -> None:
         """Wait for open requests, and for KV that decode has yet to pull, up to the limit."""
+        try:
+            await super().check_health()
+        except Exception:  # noqa: BLE001  # a dead engine has nothing to wait for
+            return
         deadline_s = time.monotonic() + self._settings.engines.drain_timeout_s
         while time.monotonic() < deadline_s:
             open_requests = self._in_flight.count if self._in_flight is not None else 0

@@ -99,6 +99,8 @@ def directory_actor(app_name: str) -> Any:
         "max_restarts": -1,
         "max_task_retries": -1,
         "num_cpus": 0,
+        # Not inside the placement group of the replica that happens to make it.
+        "scheduling_strategy": "DEFAULT",
         # It must outlive any worker node, so it sits with the controller on the head node when
         # there is one that takes actors (Ray marks the head with this resource).
         "resources": {"node:__internal_head__": 0.001},
