@@ -1,0 +1,56 @@
+# Where everything starts. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DEFAULT_GOAL := help
+
+# The pinned set is for CPython 3.11 on x86-64 Linux; tools/setup_env.py says so on any other.
+PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
+BIN := .venv/bin
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
+
+.PHONY: env
+env: ## Make .venv from requirements/ (returns at once when it is there)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || \
+	  { printf 'error: %s is no Python 3.11\n\nhint: install Python 3.11 and run: make env PYTHON=/path/to/python3.11\n' '$(PYTHON)' >&2; exit 3; }
+	@$(PYTHON) tools/setup_env.py
+
+.PHONY: demo
+demo: env ## Run the whole thing once: two engines, one endpoint, one proof. DEMO_ARGS="--json FILE"
+	@$(BIN)/baton demo $(DEMO_ARGS)
+
+.PHONY: test
+test: env ## Run every test: unit first, then contract, integration and end to end
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: unit
+unit: env ## Run the unit tests (under a minute)
+	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: env ## Run ruff, the formatter's check, mypy and the import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: check
+check: lint test ## lint, then test
+
+.PHONY: pin
+pin: env ## Write the hashes into requirements/ after a version was edited there
+	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt requirements/demo-model.txt
+
+.PHONY: clean
+clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cache/baton)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: clean-env
+clean-env: clean ## Remove .venv, too
+	@rm -rf .venv .venv.lock
