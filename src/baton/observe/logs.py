@@ -1,6 +1,7 @@
-"""Baton's own log lines: text for people, JSON for machines, structured either way.
+"""Baton's own log lines, as text for people or JSON for machines.
 
-Loggers live under `baton.`. Fields come through `extra=`.
+Code logs with `logging.getLogger("baton....")` and puts structured fields into `extra=`. Both
+formats show them: text as `key=value`, JSON as keys of their own.
 """
 
 from __future__ import annotations
@@ -8,64 +9,61 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from baton.spec.schema import Logging
 
-# What every LogRecord has anyway: all else came through `extra=`.
-_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-def fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The `extra=` fields of a record."""
-    return {key: value for key, value in record.__dict__.items() if key not in _OWN}
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time_s`, `level`, `logger`, `message`, then the fields."""
+    """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         line: dict[str, Any] = {
-            "time_s": round(record.created, 6),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **fields(record),
+            **_extras(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str, separators=(",", ":"))
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger message key=value …`."""
+    """Time, level, message, then the fields as `key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
-        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
-        head = f"{stamp}.{int(record.msecs):03d} {record.levelname.lower():7} {record.name}"
-        pairs = "".join(f" {key}={_quoted(value)}" for key, value in fields(record).items())
-        text = f"{head} {record.getMessage()}{pairs}"
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        parts = [at, record.levelname.lower().ljust(7), record.name, record.getMessage()]
+        parts += [f"{key}={value}" for key, value in _extras(record).items() if value is not None]
+        line = " ".join(parts)
         if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
-        return text
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        # A request id or an engine's message must not be able to forge a second line.
+        return line if record.exc_info else line.replace("\n", "\\n").replace("\r", "\\r")
 
 
-def configure(settings: Logging) -> None:
-    """Send everything under `baton.` to stderr in the asked format; safe to call again."""
-    logger = logging.getLogger("baton")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-    handler = logging.StreamHandler(sys.stderr)
+def configure(settings: Logging, stream: TextIO | None = None) -> None:
+    """Set up the `baton` logger. Safe to call again: the last call wins.
+
+    Args:
+        settings: `baton.logging` of the YAML.
+        stream: Where lines go; stderr by default, since stdout is for data.
+    """
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
+    logger = logging.getLogger("baton")
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
     logger.addHandler(handler)
     logger.setLevel(settings.level.upper())
     logger.propagate = False
-
-
-def _quoted(value: Any) -> str:
-    text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=\n\r\t') else text

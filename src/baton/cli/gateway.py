@@ -1,0 +1,221 @@
+"""`baton gateway`: a gateway in front of engines that already run. Needs no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from baton.errors import ConfigRefused, EnvironmentUnfit, PortTaken
+
+if TYPE_CHECKING:
+    import socket
+
+    from baton.gateway.app import GatewayApp
+    from baton.spec.schema import BatonBlock
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@click.command("gateway")
+@click.option(
+    "--prefill", "prefill_urls", multiple=True, metavar="URL", help="A prefill engine. Repeat."
+)
+@click.option(
+    "--decode", "decode_urls", multiple=True, metavar="URL", help="A decode engine. Repeat."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65_535))
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="A YAML file with a `baton:` block, or a Serve file that holds one.",
+)
+@click.option(
+    "--engine-secret-env",
+    metavar="NAME",
+    help="Variable with the secret that opens the engines' ports.",
+)
+@click.option("--route-prefix", default="/", show_default=True, help="Path to serve under.")
+@click.option(
+    "--insecure-no-auth",
+    is_flag=True,
+    help="Listen on an address that others can reach although no key is asked for.",
+)
+def command(  # noqa: PLR0917  (click passes by name)
+    prefill_urls: tuple[str, ...],
+    decode_urls: tuple[str, ...],
+    host: str,
+    port: int,
+    config_file: Path | None,
+    engine_secret_env: str | None,
+    route_prefix: str,
+    insecure_no_auth: bool,
+) -> None:
+    """Start a gateway in front of prefill and decode engines that already run."""
+    from baton.gateway.app import build_gateway_app
+    from baton.gateway.directory import FixedDirectory
+    from baton.observe import logs
+
+    settings = _settings(config_file)
+    logs.configure(settings.logging)
+    if host not in _LOOPBACK and settings.auth.api_keys_env is None and not insecure_no_auth:
+        raise ConfigRefused(
+            f"{host} can be reached by others, and no API key is asked for",
+            place="--host",
+            cure="set auth.api_keys_env in the file, or say --insecure-no-auth",
+        )
+    directory = FixedDirectory(prefill_urls, decode_urls, _secret(engine_secret_env))
+    app = build_gateway_app(settings, directory, route_prefix=route_prefix)
+    listener = _bind(host, port)
+    try:
+        _serve(app, listener, host, settings)
+    finally:
+        listener.close()
+
+
+def _secret(name: str | None) -> str | None:
+    import os
+
+    if name is None:
+        return None
+    value = os.environ.get(name)
+    if not value:
+        raise ConfigRefused(
+            f"--engine-secret-env names {name}, which is unset or empty", cure=f"set {name}"
+        )
+    return value
+
+
+def _settings(path: Path | None) -> BatonBlock:
+    """The `baton:` block of a file: at its top, or in the only application of a Serve file."""
+    from pydantic import ValidationError
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    from baton.spec.schema import BatonBlock
+
+    if path is None:
+        return BatonBlock()
+    try:
+        document = YAML(typ="safe").load(path)
+    except OSError as exc:
+        raise ConfigRefused(f"cannot be read: {exc.strerror}", place=str(path)) from exc
+    except YAMLError as exc:
+        raise ConfigRefused(f"is not YAML: {exc}".split("\n", 1)[0], place=str(path)) from exc
+    block = _block(document)
+    if block is None:
+        raise ConfigRefused(
+            "has no `baton:` block", place=str(path), cure="add one, or leave --config"
+        )
+    try:
+        return BatonBlock.model_validate(block)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        key = ".".join(("baton", *map(str, first["loc"])))
+        raise ConfigRefused(f"{key}: {first['msg']}", place=str(path)) from exc
+
+
+def _block(document: object) -> object | None:
+    if not isinstance(document, dict):
+        return None
+    if "baton" in document:
+        return document["baton"] or {}
+    applications = document.get("applications")
+    if isinstance(applications, list) and len(applications) == 1:
+        application = applications[0]
+        args = application.get("args") if isinstance(application, dict) else None
+        return args.get("baton") if isinstance(args, dict) else None
+    return None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket, so that a port that is taken shows before anything starts."""
+    import errno
+    import socket
+
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as exc:
+        raise ConfigRefused(f"{host!r} is not an address: {exc.strerror}", place="--host") from exc
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as exc:
+        listener.close()
+        if exc.errno == errno.EADDRINUSE:
+            raise PortTaken(
+                f"port {port} is taken{_owner(port)}",
+                place=f"{host}:{port}",
+                cure="choose another --port",
+            ) from exc
+        raise EnvironmentUnfit(
+            f"cannot listen: {exc.strerror}", place=f"{host}:{port}", cure="choose another address"
+        ) from exc
+    return listener
+
+
+def _owner(port: int) -> str:
+    """` by pid 12 (python -m …)`, when this user may know."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN
+            if listens and connection.laddr and connection.laddr.port == port and connection.pid:
+                words = " ".join(psutil.Process(connection.pid).cmdline())
+                return f" by pid {connection.pid} ({words[:120]})"
+    except psutil.Error:
+        pass
+    return ""
+
+
+def _serve(app: GatewayApp, listener: socket.socket, host: str, settings: BatonBlock) -> None:
+    """Run until SIGINT or SIGTERM, then let open requests end."""
+    import asyncio
+    import signal
+
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.engines.drain_timeout_s),
+    )
+    server = uvicorn.Server(config)
+
+    async def run() -> None:
+        def stop() -> None:
+            if server.should_exit:
+                server.force_exit = True  # asked twice: do not wait for open requests
+            server.should_exit = True
+
+        # uvicorn's own handlers would end the process by the signal; ours end it with status 0.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[listener])
+        if server.should_exit:
+            raise EnvironmentUnfit("the gateway could not start", cure="see the lines above")
+        port = listener.getsockname()[1]
+        name = f"[{host}]" if ":" in host else host
+        click.echo(f"gateway listens on http://{name}:{port}", err=True)
+        await server.main_loop()
+        await server.shutdown(sockets=[listener])
+
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(run())

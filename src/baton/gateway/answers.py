@@ -1,0 +1,52 @@
+"""How the gateway's own answers look: errors in the caller's dialect, headers that tell the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baton.errors import GatewayError, RequestRefused, Saturated
+from baton.gateway.openai_errors import body_of, stream_event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from baton.gateway.caller import Caller, Header
+    from baton.gateway.routes import Route
+    from baton.observe.timeline import Timeline
+
+
+class MethodRefused(RequestRefused):
+    """A route that is served, but not with this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+def way_headers(timeline: Timeline) -> list[Header]:
+    """Headers that say which way a request went."""
+    headers = []
+    if timeline.route is not None:
+        headers.append((b"x-baton-route", timeline.route.encode()))
+    if timeline.fallbacks:
+        headers.append((b"x-baton-fallback", ",".join(timeline.fallbacks).encode()))
+    return headers
+
+
+async def answer_error(
+    caller: Caller, error: GatewayError, route: Route | None, headers: Sequence[Header] = ()
+) -> None:
+    dialect = "openai" if route is None else route.dialect
+    if caller.started:
+        await caller.body(stream_event(error, dialect), more=True)
+        await caller.body(b"", more=False)
+        return
+    extra = list(headers)
+    if isinstance(error, Saturated):
+        extra.append((b"retry-after", str(error.retry_after_s).encode()))
+    if error.status == 401:  # noqa: PLR2004
+        extra.append((b"www-authenticate", b"Bearer"))
+    await caller.answer_json(error.status, body_of(error, dialect), extra)
+
+
+async def answer_fault(caller: Caller, route: Route) -> None:
+    await answer_error(caller, GatewayError("The gateway failed on this request."), route)

@@ -1,0 +1,386 @@
+"""The gateway as an ASGI app: the way of a request, from the first byte to the last.
+
+    admit    key, size, body, place            auth, caller, request_body, admission
+    route    P/D, or decode alone              routes, eligibility, routing
+    prefill  one token, an offer of KV         prefill
+    handoff  decode takes the offer            handoff, recovery
+    decode   an answer begins                  decode
+    stream   its bytes pass through            stream
+
+Works with a server that sends lifespan events and with one that does not: what is needed starts
+with the first request then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from baton.errors import (
+    ConfigRefused,
+    GatewayError,
+    RouteUnknown,
+    Saturated,
+)
+from baton.gateway import own_routes
+from baton.gateway.admission import Admission
+from baton.gateway.answers import MethodRefused, answer_error, answer_fault, way_headers
+from baton.gateway.auth import Keys
+from baton.gateway.caller import Caller, CallerGone
+from baton.gateway.engine_client import EngineClient
+from baton.gateway.handoff import Releases
+from baton.gateway.intake import understand
+from baton.gateway.journey import Journey, Parts, leg_headers
+from baton.gateway.prefill import RequestRejected
+from baton.gateway.recovery import RetryBudget
+from baton.gateway.routes import local_path, lookup
+from baton.gateway.routing import InFlight
+from baton.gateway.stream import BrokenStream, relay
+from baton.observe.metrics import GatewayMetrics
+from baton.observe.timeline import Timeline, TimelineRing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from baton.gateway.caller import Header, Receive, Scope, Send
+    from baton.gateway.decode import DecodeAnswer
+    from baton.gateway.directory import Directory
+    from baton.gateway.journey import Ask
+    from baton.gateway.routes import Route
+    from baton.spec.schema import BatonBlock
+
+log = logging.getLogger("baton.gateway")
+access = logging.getLogger("baton.gateway.access")
+
+OPEN_ROUTES = frozenset({"/health", "/ready"})
+
+
+def build_gateway_app(
+    settings: BatonBlock,
+    directory: Directory,
+    *,
+    model_ids: Sequence[str] | None = None,
+    route_prefix: str = "/",
+) -> GatewayApp:
+    """The gateway for one deployment.
+
+    Args:
+        settings: The `baton:` block.
+        directory: Knows the engines. The app starts and closes it.
+        model_ids: Names that `model` may have; those of the directory's engines when None.
+        route_prefix: Where the app is mounted, as in the Serve file.
+
+    Raises:
+        ConfigRefused: A setting asks for what is not built, or for keys that are not there.
+    """
+    if settings.overflow is not None:
+        raise ConfigRefused(
+            "baton.overflow is not built yet", cure="leave baton.overflow out of the file"
+        )
+    return GatewayApp(
+        settings,
+        directory,
+        keys=Keys.from_settings(settings.auth),
+        model_ids=None if model_ids is None else frozenset(model_ids),
+        route_prefix=route_prefix,
+    )
+
+
+class GatewayApp:
+    """An ASGI 3 app. `close` ends it where no lifespan does."""
+
+    def __init__(
+        self,
+        settings: BatonBlock,
+        directory: Directory,
+        *,
+        keys: Keys,
+        model_ids: frozenset[str] | None,
+        route_prefix: str,
+    ) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.metrics = GatewayMetrics()
+        self.timelines = TimelineRing()
+        self.admission = Admission(settings.admission)
+        self.inflight = InFlight()
+        self._keys = keys
+        self._model_ids = model_ids
+        self._prefix = route_prefix
+        self._client: EngineClient | None = None
+        self._parts: Parts | None = None
+        self._start_lock: asyncio.Lock | None = None
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "not served"})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except Exception as exc:  # the server must hear of it, whatever it is
+            log.exception("the gateway could not start")
+            await send({"type": "lifespan.startup.failed", "message": repr(exc)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start(self) -> Parts:
+        """Start the directory and the HTTP client, once, in the running loop."""
+        if self._parts is not None:
+            return self._parts
+        if self._start_lock is None:
+            self._start_lock = asyncio.Lock()
+        async with self._start_lock:
+            if self._parts is None:
+                self._client = EngineClient()
+                await self.directory.start()
+                releases = Releases(
+                    self._client,
+                    self.directory.decode_engines,
+                    lambda leg_id: leg_headers(
+                        self.directory, {"content-type": "application/json"}, leg_id
+                    ),
+                    self.metrics,
+                )
+                self._parts = Parts(
+                    self._client,
+                    self.directory,
+                    self.inflight,
+                    releases,
+                    self.metrics,
+                    self.settings.recovery,
+                    RetryBudget(),
+                )
+        return self._parts
+
+    async def close(self) -> None:
+        """Let go of what is held, then close the directory and the connections."""
+        if self._parts is not None:
+            await self._parts.releases.close()
+            await self.directory.close()
+        if self._client is not None:
+            await self._client.close()
+        self._parts = self._client = None
+
+    @property
+    def model_ids(self) -> frozenset[str]:
+        """Names that `model` may have. Empty while no engine is known."""
+        return self.directory.model_ids() if self._model_ids is None else self._model_ids
+
+    # -- one request -----------------------------------------------------------------------------
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = Caller(scope, receive, send)
+        path = local_path(scope["path"], scope.get("root_path", ""), self._prefix)
+        found = None if path is None else lookup(path)
+        if found is None:
+            await self._refuse(
+                caller, RouteUnknown(f"Unknown request URL: {scope['method']} {scope['path']}.")
+            )
+            return
+        route, ident = found
+        if scope["method"] not in route.methods:
+            allow = ", ".join(sorted(route.methods)).encode()
+            error = MethodRefused(f"{scope['method']} is not allowed on {scope['path']}.")
+            await self._refuse(caller, error, headers=[(b"allow", allow)])
+            return
+        try:
+            key = (
+                "anonymous"
+                if route.path in OPEN_ROUTES
+                else self._keys.name_of(
+                    caller.header(b"authorization"), caller.header(b"x-api-key")
+                )
+            )
+            parts = await self.start()
+        except GatewayError as error:
+            await self._refuse(caller, error, route)
+            return
+        if route.kind == "own":
+            await own_routes.answer(self, caller, route, ident)
+            return
+        await self._engine_route(parts, caller, route, ident, key)
+
+    async def _refuse(
+        self,
+        caller: Caller,
+        error: GatewayError,
+        route: Route | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Answer with one of our own errors before any engine was asked."""
+        self.metrics.rejected.labels(str(error.code or error.status)).inc()
+        access.info(
+            "%s %s %d",
+            caller.scope["method"],
+            route.path if route else "?",
+            error.status,
+            extra={"request_id": caller.request_id, "code": error.code},
+        )
+        await answer_error(caller, error, route, headers)
+
+    async def _engine_route(
+        self, parts: Parts, caller: Caller, route: Route, ident: str | None, key: str
+    ) -> None:
+        timeline = Timeline(caller.request_id, route.path)
+        try:
+            raw = await caller.read_body(self.settings.admission.max_body_bytes)
+            ask = understand(
+                caller,
+                route,
+                ident,
+                raw,
+                mode=self.settings.disaggregate.mode,
+                known_models=self.model_ids,
+            )
+        except CallerGone:
+            timeline.finish("hangup")
+            self._note(timeline, caller, key, hung_up_in="admit")
+            return
+        except GatewayError as error:
+            await self._refuse(caller, error, route)
+            return
+        me = asyncio.current_task()
+        journey = Journey(parts, ask, timeline)
+        hung_up = False
+
+        async def watch() -> None:
+            # The only other task of a request. Cancelling the request closes its legs' connections.
+            nonlocal hung_up
+            await caller.hung_up()
+            if me is not None and not caller.finished:
+                hung_up = True
+                me.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            await self._serve(caller, journey)
+        except asyncio.CancelledError:
+            timeline.finish("hangup")
+            if not hung_up or me is None:
+                raise  # the server ends us, not the caller
+            me.uncancel()
+        finally:
+            watcher.cancel()
+            timeline.finish("ok")
+            self._note(timeline, caller, key, hung_up_in=journey.stage if hung_up else None)
+
+    async def _serve(self, caller: Caller, journey: Journey) -> None:
+        """From the queue to the last byte, with every failure turned into an answer."""
+        timeline, route = journey.timeline, journey.ask.route
+        try:
+            await self.admission.enter()
+            try:
+                timeline.add("admit", timeline.since_received())
+                await self._answer(caller, journey)
+            finally:
+                self.admission.leave()
+        except RequestRejected as rejected:
+            timeline.finish("rejected", rejected.status)
+            await caller.answer(rejected.status, rejected.body, headers=way_headers(timeline))
+        except BrokenStream:
+            self.metrics.broken_streams.inc()
+            timeline.finish("broken")
+        except GatewayError as error:
+            timeline.finish("rejected" if isinstance(error, Saturated) else "error", error.status)
+            self.metrics.rejected.labels(str(error.code or error.status)).inc()
+            await answer_error(caller, error, route, way_headers(timeline))
+        except Exception:
+            log.exception("a fault in the gateway", extra={"request_id": caller.request_id})
+            timeline.finish("error", 500)
+            await answer_fault(caller, route)
+
+    async def _answer(self, caller: Caller, journey: Journey) -> None:
+        try:
+            answer = await journey.run()
+            try:
+                await self._hand_on(caller, journey.ask, journey.timeline, answer)
+            finally:
+                answer.close()
+        finally:
+            journey.close()
+
+    async def _hand_on(
+        self, caller: Caller, ask: Ask, timeline: Timeline, answer: DecodeAnswer
+    ) -> None:
+        timed = caller.header(b"x-baton-timing") == b"1"
+        headers = [(b"content-type", answer.content_type.encode("latin-1")), *way_headers(timeline)]
+        if timed:
+            headers += [
+                (b"x-baton-" + leg + b"-engine", engine.encode("latin-1", "replace"))
+                for leg, engine in (
+                    (b"prefill", timeline.prefill_engine),
+                    (b"decode", timeline.decode_engine),
+                )
+                if engine is not None
+            ]
+        timeline.status = answer.status
+        timeline.first_byte()
+        if not answer.streamed:
+            timeline.finish("ok")
+            timeline.bytes_out = len(answer.held)
+            if timed:
+                headers.append((b"x-baton-timing", timeline.as_json().encode()))
+            headers.append((b"content-length", str(len(answer.held)).encode()))
+            await caller.start(answer.status, headers)
+            await caller.body(answer.held, more=False)
+            return
+        timeline.streamed = True
+        headers += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+        def last_words() -> bytes:
+            timeline.add("decode", timeline.now() - answer.first_byte_at)
+            timeline.finish("ok")
+            timeline.bytes_out = caller.sent
+            return b": baton-timing " + timeline.as_json().encode() + b"\n\n"
+
+        ended_at = await relay(
+            answer,
+            caller,
+            ask.route,
+            headers,
+            idle_s=self.settings.recovery.request_timeout_s,
+            last_words=last_words if timed else None,
+        )
+        if not timed:
+            timeline.add("decode", ended_at - answer.first_byte_at)
+
+    def _note(self, timeline: Timeline, caller: Caller, key: str, hung_up_in: str | None) -> None:
+        """The one access line, the metrics and the ring."""
+        timeline.bytes_out = caller.sent
+        if hung_up_in is not None:
+            self.metrics.hangups.labels(hung_up_in).inc()
+        self.metrics.observe(timeline)
+        self.timelines.add(timeline)
+        if access.isEnabledFor(logging.INFO):
+            access.info(
+                "%s %s %d",
+                caller.scope["method"],
+                timeline.path,
+                timeline.status,
+                extra={
+                    "request_id": timeline.request_id,
+                    "key": key,
+                    "route": timeline.route,
+                    "reason": timeline.reason,
+                    "outcome": timeline.outcome,
+                    "prefill": timeline.prefill_engine,
+                    "decode": timeline.decode_engine,
+                    "hung_up_in": hung_up_in,
+                    **{f"{stage}_s": round(s, 6) for stage, s in timeline.stages.items()},
+                    "ttft_s": None if timeline.ttft_s is None else round(timeline.ttft_s, 6),
+                    "total_s": round(timeline.total_s or 0.0, 6),
+                },
+            )

@@ -1,0 +1,152 @@
+"""Opens the decode leg: the caller's request, with prefill's params when there are any.
+
+The answer is handed on only when it says something: a streamed answer begins with status 200
+before the KV has come, and a load that failed shows as its next event. Until then another engine
+can still be asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from baton.gateway.engine_client import LegFailed, failure_of_status
+from baton.gateway.openai_errors import reshape
+from baton.gateway.prefill import RequestRejected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from baton.gateway.engine_client import EngineAnswer, EngineClient
+    from baton.gateway.handoff import Offer
+    from baton.gateway.request_body import Body
+    from baton.gateway.routes import Route
+    from baton.spec.lease import EngineLease
+
+# vLLM 0.29 `create_streaming_error_response`; its Anthropic and Responses streams name the event.
+_ERROR_EVENT = re.compile(
+    rb"(?:^|\n)(?:data: (\{\"error\": ?\{.*)|event: (?:error|response\.failed)\n)"
+)
+_EVENT_END = b"\n\n"
+
+
+def engine_tag(replica_id: str) -> str:
+    """Eight hex digits that stand for an engine in the id of a response it holds."""
+    return hashlib.sha256(replica_id.encode()).hexdigest()[:8]
+
+
+def tag_in(response_id: str) -> str | None:
+    """The engine's tag in a response id that this deployment gave out."""
+    match = re.fullmatch(r"resp_([0-9a-f]{8})[0-9a-f]{32}", response_id)
+    return match.group(1) if match else None
+
+
+def decode_body(body: Body, route: Route, engine: EngineLease, offer: Offer | None) -> Body:
+    """A copy of the caller's body for a decode engine."""
+    copy = {key: value for key, value in body.items() if key != "request_id"}
+    if route.path == "/v1/responses":
+        # The id names the engine that holds the response, so that any gateway finds it again.
+        copy["request_id"] = f"resp_{engine_tag(engine.replica_id)}{uuid.uuid4().hex}"
+    if offer is not None:
+        copy["kv_transfer_params"] = offer.params.model_dump()
+    return copy
+
+
+class DecodeAnswer:
+    """A decode engine's answer that is worth handing on.
+
+    `held` is what was read before that was clear. For an answer that is not streamed it is all.
+    `first_byte_at` is on the clock of `time.perf_counter`.
+    """
+
+    __slots__ = ("_answer", "content_type", "engine", "first_byte_at", "held", "status", "streamed")
+
+    def __init__(
+        self, answer: EngineAnswer, engine: EngineLease, held: bytes, first_byte_at: float
+    ) -> None:
+        self._answer = answer
+        self.engine = engine
+        self.held = held
+        self.first_byte_at = first_byte_at
+        self.status = answer.status
+        self.content_type = answer.content_type
+        self.streamed = answer.is_stream
+
+    async def next_chunk(self) -> bytes:
+        """More bytes of a streamed answer; empty at its proper end."""
+        return await self._answer.next_chunk()
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+async def open_decode(
+    client: EngineClient,
+    engine: EngineLease,
+    route: Route,
+    *,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+) -> DecodeAnswer:
+    """Send the request to a decode engine and wait until its answer says something.
+
+    Raises:
+        LegFailed: Refused, broken, 5xx, busy, or a stream that begins with an engine's error.
+        RequestRejected: 4xx: the caller's request is wrong.
+    """
+    answer = await client.send(engine, method, path, body=body, headers=headers)
+    try:
+        await _look_at_status(answer, engine)
+        if not answer.is_stream:
+            raw = await answer.read()
+            return DecodeAnswer(answer, engine, raw, time.perf_counter())
+        return await _first_words(answer, engine, route)
+    except BaseException:
+        answer.close()
+        raise
+
+
+async def _look_at_status(answer: EngineAnswer, engine: EngineLease) -> None:
+    failure = failure_of_status(answer.status)
+    if failure is not None:
+        raise LegFailed(failure, engine.replica_id, f"status {answer.status}")
+    if answer.status >= 400:  # noqa: PLR2004
+        raise RequestRejected(answer.status, reshape(answer.status, await answer.read()))
+
+
+async def _first_words(answer: EngineAnswer, engine: EngineLease, route: Route) -> DecodeAnswer:
+    held = b""
+    first_byte_at = 0.0
+    while held.count(_EVENT_END) <= route.preamble_events:
+        chunk = await answer.next_chunk()
+        if not chunk:
+            break
+        first_byte_at = first_byte_at or time.perf_counter()
+        held += chunk
+    if not held:
+        raise LegFailed("truncated", engine.replica_id, "the stream ended before its first byte")
+    status = error_in(held)
+    if status is not None and status >= 500:  # noqa: PLR2004
+        raise LegFailed("error_event", engine.replica_id, f"status {status} in the first event")
+    return DecodeAnswer(answer, engine, held, first_byte_at)
+
+
+def error_in(held: bytes) -> int | None:
+    """The status inside an error event among the first events, or None."""
+    match = _ERROR_EVENT.search(held)
+    if match is None:
+        return None
+    if match.group(1) is None:
+        return 500
+    try:
+        code = msgspec.json.decode(match.group(1))["error"]["code"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return 500
+    return code if isinstance(code, int) else 500

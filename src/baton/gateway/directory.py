@@ -1,0 +1,315 @@
+"""Who can be asked: the engines that are ready, as this gateway sees them.
+
+`LeaseDirectory` polls a snapshot of leases (the directory actor, or anything that returns one) and
+keeps the last known view when a poll fails: a gateway must outlive its directory. `FixedDirectory`
+has a list of URLs and probes them itself. In both, an engine that refused a connection is suspect
+for a moment, so that the next request does not run into it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from baton.errors import ConfigRefused
+from baton.gateway.engine_client import EngineClient, LegFailed
+from baton.spec.lease import DirectorySnapshot, EngineLease
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from baton.spec.schema import Role
+
+log = logging.getLogger("baton.gateway.directory")
+
+SECRET_HEADER = "x-baton-engine-secret"  # noqa: S105  (the header's name)
+COOL_OFF_S = 2.0
+PROBE_TIMEOUT_S = 2.0
+
+
+class Directory(Protocol):
+    """What the gateway asks of any directory."""
+
+    async def start(self) -> None:
+        """Read once (bounded), then keep reading in the background."""
+
+    async def close(self) -> None:
+        """Stop reading."""
+
+    def prefill_engines(self) -> Sequence[EngineLease]:
+        """Prefill engines to choose from now."""
+
+    def decode_engines(self) -> Sequence[EngineLease]:
+        """Decode engines to choose from now."""
+
+    def all_engines(self) -> Sequence[EngineLease]:
+        """Every engine that is known, for people to look at."""
+
+    def model_ids(self) -> frozenset[str]:
+        """Names that `model` may have. Empty while nothing is known."""
+
+    def suspect(self, replica_id: str) -> None:
+        """A connection to this engine failed just now."""
+
+    def is_suspect(self, replica_id: str) -> bool:
+        """Whether the engine is in its cool-off."""
+
+    @property
+    def engine_secret(self) -> str | None:
+        """What opens the engines' HTTP ports."""
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the last good read; None before the first."""
+
+    @property
+    def failures(self) -> int:
+        """Reads that failed since the start."""
+
+
+class _View:
+    """What both directories share: the last snapshot, suspects, the reading task."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._engines: tuple[EngineLease, ...] = ()
+        self._secret: str | None = None
+        self._suspects: dict[str, float] = {}
+        self._read_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.failures = 0
+
+    @property
+    def engine_secret(self) -> str | None:
+        return self._secret
+
+    @property
+    def age_s(self) -> float | None:
+        return None if self._read_at is None else time.monotonic() - self._read_at
+
+    def suspect(self, replica_id: str) -> None:
+        if not self.is_suspect(replica_id):
+            log.warning("engine is suspect for a moment", extra={"engine": replica_id})
+        self._suspects[replica_id] = time.monotonic() + COOL_OFF_S
+
+    def is_suspect(self, replica_id: str) -> bool:
+        until = self._suspects.get(replica_id)
+        if until is None:
+            return False
+        if time.monotonic() < until:
+            return True
+        del self._suspects[replica_id]
+        return False
+
+    def _ready(self, role: Role) -> list[EngineLease]:
+        return [e for e in self._engines if e.role == role and e.state == "ready"]
+
+    def prefill_engines(self) -> Sequence[EngineLease]:
+        # Without prefill there is still decode alone, so a suspect is not worth a try.
+        return [e for e in self._ready("prefill") if not self.is_suspect(e.replica_id)]
+
+    def decode_engines(self) -> Sequence[EngineLease]:
+        ready = self._ready("decode")
+        sound = [e for e in ready if not self.is_suspect(e.replica_id)]
+        # Without decode there is nothing: a suspect is better than an error.
+        return sound or ready
+
+    def all_engines(self) -> Sequence[EngineLease]:
+        return self._engines
+
+    def model_ids(self) -> frozenset[str]:
+        return frozenset(e.model_id for e in self._engines if e.model_id)
+
+    async def _read(self) -> None:
+        raise NotImplementedError
+
+    async def _read_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self._read()
+
+    async def start(self) -> None:
+        if self._task is None:
+            await self._read()
+            self._task = asyncio.create_task(self._read_forever(), name="baton-directory")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+
+class LeaseDirectory(_View):
+    """Polls a snapshot of leases.
+
+    Args:
+        fetch: Returns the snapshot, or raises.
+        interval_s: Seconds between polls.
+        timeout_s: A poll that takes longer has failed.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[DirectorySnapshot]],
+        interval_s: float = 1.0,
+        timeout_s: float = 5.0,
+    ) -> None:
+        super().__init__(interval_s)
+        self._fetch = fetch
+        self._timeout_s = timeout_s
+        self._lost = False
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                snapshot = await self._fetch()
+        except Exception as exc:  # noqa: BLE001  (whatever the actor raises, the old view stays)
+            self.failures += 1
+            if not self._lost:
+                log.warning(
+                    "the directory cannot be read; the last known view stays in use",
+                    extra={"error": repr(exc), "engines": len(self._engines)},
+                )
+            self._lost = True
+            return
+        if self._lost:
+            log.info("the directory can be read again", extra={"engines": len(snapshot.engines)})
+        self._lost = False
+        self._engines = snapshot.engines
+        self._secret = snapshot.engine_secret
+        self._read_at = time.monotonic()
+
+
+def checked_url(text: str) -> str:
+    """An engine's URL without a trailing slash.
+
+    Raises:
+        ConfigRefused: It is not `http(s)://host[:port]`.
+    """
+    from urllib.parse import urlsplit  # noqa: PLC0415  (only when a person typed a URL)
+
+    cure = "write it as http://HOST:PORT"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as exc:
+        raise ConfigRefused(f"{text!r} is not an engine's URL: {exc}", cure=cure) from exc
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigRefused(f"{text!r} is not an engine's URL", cure=cure)
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+        raise ConfigRefused(f"{text!r} has more than a host and a port", cure=cure)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
+
+
+class FixedDirectory(_View):
+    """A list of URLs, probed by this gateway.
+
+    An engine is ready while `/health` answers 200 and `/v1/models` lists a model. What a lease
+    would say and a probe cannot (engine_id, load, evidence) stays empty.
+
+    Raises:
+        ConfigRefused: A URL is none, stands twice, or is given for both roles.
+    """
+
+    def __init__(
+        self,
+        prefill_urls: Sequence[str],
+        decode_urls: Sequence[str],
+        engine_secret: str | None = None,
+        interval_s: float = 2.0,
+        probe_timeout_s: float = PROBE_TIMEOUT_S,
+    ) -> None:
+        super().__init__(interval_s)
+        self._secret = engine_secret
+        self._probe_timeout_s = probe_timeout_s
+        self._models: dict[str, frozenset[str]] = {}
+        self._client: EngineClient | None = None
+        seen: dict[str, Role] = {}
+        roles: tuple[tuple[Role, Sequence[str]], ...] = (
+            ("prefill", prefill_urls),
+            ("decode", decode_urls),
+        )
+        for role, urls in roles:
+            for text in urls:
+                url = checked_url(text)
+                if url in seen:
+                    where = "twice" if seen[url] == role else f"for {seen[url]} and for {role}"
+                    raise ConfigRefused(
+                        f"{url} is given {where}", cure="give each engine once, in one role"
+                    )
+                seen[url] = role
+        if not decode_urls:
+            raise ConfigRefused("no decode engine is given", cure="add --decode http://HOST:PORT")
+        self._engines = tuple(
+            EngineLease(
+                replica_id=url, role=role, url=url, engine_id="", model_id="", state="starting"
+            )
+            for url, role in seen.items()
+        )
+
+    def model_ids(self) -> frozenset[str]:
+        return frozenset().union(*self._models.values())
+
+    async def _read(self) -> None:
+        if self._client is None:
+            self._client = EngineClient()
+        self._engines = tuple(
+            await asyncio.gather(*(self._probe(self._client, e) for e in self._engines))
+        )
+        self._read_at = time.monotonic()
+
+    async def _probe(self, client: EngineClient, engine: EngineLease) -> EngineLease:
+        headers = {} if self._secret is None else {SECRET_HEADER: self._secret}
+        try:
+            status, _ = await client.fetch(
+                engine, "GET", "/health", timeout_s=self._probe_timeout_s, headers=headers
+            )
+            if status != 200:  # noqa: PLR2004
+                return self._out(engine, f"/health answers {status}")
+            status, raw = await client.fetch(
+                engine, "GET", "/v1/models", timeout_s=self._probe_timeout_s, headers=headers
+            )
+        except LegFailed as exc:
+            return self._out(engine, f"{exc.failure} {exc.place or ''}".strip())
+        cards = _model_cards(raw) if status == 200 else []  # noqa: PLR2004
+        if not cards:
+            return self._out(engine, f"/v1/models answers {status} and lists no model")
+        self._models[engine.replica_id] = frozenset(name for name, _ in cards)
+        if engine.state != "ready":
+            log.info("engine is ready", extra={"engine": engine.url, "role": engine.role})
+            self._suspects.pop(engine.replica_id, None)
+        name, max_model_len = cards[0]
+        return engine.model_copy(
+            update={"state": "ready", "model_id": name, "max_model_len": max_model_len}
+        )
+
+    def _out(self, engine: EngineLease, why: str) -> EngineLease:
+        if engine.state == "ready":
+            self.failures += 1
+            log.warning(
+                "engine is out until it answers its probe",
+                extra={"engine": engine.url, "role": engine.role, "error": why},
+            )
+        return engine.model_copy(update={"state": "starting"})
+
+    async def close(self) -> None:
+        await super().close()
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+
+def _model_cards(raw: bytes) -> list[tuple[str, int]]:
+    try:
+        data = msgspec.json.decode(raw)["data"]
+        return [(str(card["id"]), int(card.get("max_model_len") or 0)) for card in data]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return []

@@ -1,0 +1,351 @@
+"""Takes a request through its legs: prefill, handoff, decode, and round again when one fails.
+
+The thin loop around the decisions of `recovery`. It ends with an answer that says something, or
+with the error that the caller gets; nothing that prefill holds is left behind on any way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from baton.errors import DeadlinePassed, EngineFailed, NoEngineAvailable, RequestRefused
+from baton.gateway.decode import decode_body, engine_tag, open_decode
+from baton.gateway.directory import SECRET_HEADER
+from baton.gateway.engine_client import LegFailed
+from baton.gateway.handoff import ABORT_SETTLES_S
+from baton.gateway.prefill import RequestRejected, run_prefill
+from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
+from baton.gateway.request_body import encode_body
+
+if TYPE_CHECKING:
+    from baton.gateway.decode import DecodeAnswer
+    from baton.gateway.directory import Directory
+    from baton.gateway.engine_client import EngineClient
+    from baton.gateway.handoff import Offer, Releases
+    from baton.gateway.recovery import RetryBudget
+    from baton.gateway.request_body import Body
+    from baton.gateway.routes import Route
+    from baton.gateway.routing import InFlight
+    from baton.observe.metrics import GatewayMetrics
+    from baton.observe.timeline import Timeline
+    from baton.spec.lease import EngineLease
+    from baton.spec.schema import Recovery
+
+log = logging.getLogger("baton.gateway.journey")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What every journey shares."""
+
+    client: EngineClient
+    directory: Directory
+    inflight: InFlight
+    releases: Releases
+    metrics: GatewayMetrics
+    settings: Recovery
+    budget: RetryBudget
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the caller wants of the engines."""
+
+    route: Route
+    method: str
+    path: str
+    body: Body | None
+    streamed: bool
+    headers: dict[str, str]
+    why_alone: str | None
+    """Why decode does it alone; None to disaggregate."""
+    tag: str | None = None
+    """The only decode engine that can answer, by its tag."""
+
+
+def leg_headers(directory: Directory, ask_headers: dict[str, str], leg_id: str) -> dict[str, str]:
+    """Headers of one leg. The id is new for each: two callers may send the same one."""
+    headers = {**ask_headers, "X-Request-Id": leg_id}
+    secret = directory.engine_secret
+    if secret is not None:
+        headers[SECRET_HEADER] = secret
+    return headers
+
+
+class Journey:
+    """One request's way from admitted to an answer that says something."""
+
+    def __init__(self, parts: Parts, ask: Ask, timeline: Timeline) -> None:
+        self._parts = parts
+        self.ask = ask
+        self.timeline = timeline
+        self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
+        self._counted: EngineLease | None = None
+        self._offer: Offer | None = None
+        self.stage = "admit"
+        timeline.route = "pd" if ask.why_alone is None else "decode_only"
+        timeline.reason = ask.why_alone or "disaggregated"
+
+    def _time_left(self) -> float:
+        left = self._parts.settings.request_timeout_s - self.timeline.since_received()
+        if left <= 0:
+            raise DeadlinePassed("The request's deadline passed before an answer began.")
+        return left
+
+    async def run(self) -> DecodeAnswer:
+        """Until a decode engine's answer has begun.
+
+        Raises:
+            RequestRejected: An engine refused the request.
+            GatewayError: Nothing worked.
+        """
+        self._parts.budget.request()
+        self.stage = "route"
+        alone = self.ask.why_alone is not None
+        tried: set[str] = set()
+        attempt = 0
+        try:
+            while True:
+                attempt += 1
+                if not alone:
+                    self._need_decode()  # before prefill computes for nothing
+                    self._offer = await self._prefill()
+                    alone = self._offer is None
+                engine = self._pick_decode(tried)
+                try:
+                    return await self._decode(engine, attempt)
+                except LegFailed as failure:
+                    self._decode_failed(engine, failure, attempt, tried)
+                    if attempt + 1 >= self._parts.settings.max_attempts and not alone:
+                        alone = True
+                        self._fall_back(f"decode_{failure.failure}")
+        finally:
+            if self._offer is not None:
+                # Not taken: the caller went away, or an error leaves through here.
+                self._parts.releases.release(self._offer, delay_s=ABORT_SETTLES_S)
+
+    def close(self) -> None:
+        """The answer has been handed on, or there is none."""
+        self._count(None)
+
+    def _count(self, engine: EngineLease | None) -> None:
+        if self._counted is not None:
+            self._parts.inflight.end(self._counted)
+        self._counted = engine
+        if engine is not None:
+            self._parts.inflight.begin(engine)
+
+    def _need_decode(self) -> None:
+        if not self._parts.directory.decode_engines():
+            raise NoEngineAvailable("No decode engine is ready.")
+
+    def _fall_back(self, kind: str) -> None:
+        self.timeline.route = "decode_only"
+        self.timeline.reason = "fallback"
+        self.timeline.fallbacks.append(kind)
+        self._parts.metrics.fallbacks.labels(kind).inc()
+        log.warning(
+            "prefill on decode",
+            extra={"request_id": self.timeline.request_id, "fallback": kind},
+        )
+
+    # -- prefill ---------------------------------------------------------------------------------
+
+    async def _prefill(self) -> Offer | None:
+        """Prefill on some engine within the deadline; None means decode alone."""
+        parts, timeline = self._parts, self.timeline
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(parts.settings.prefill_timeout_s, self._time_left())
+        tried: set[str] = set()
+        failed_as = "no_prefill_engine"
+        for attempt in range(1, parts.settings.max_attempts + 1):
+            started = timeline.now()
+            engine = parts.inflight.pick(parts.directory.prefill_engines(), tried)
+            timeline.add("route", timeline.now() - started)
+            if engine is None:
+                break
+            tried.add(engine.replica_id)
+            timeline.prefill_engine = engine.replica_id
+            self.stage = "prefill"
+            started = timeline.now()
+            try:
+                offer = await self._prefill_on(engine, deadline - loop.time())
+            except LegFailed as failure:
+                timeline.failed_attempt(
+                    "prefill", engine.replica_id, failure.failure, timeline.now() - started
+                )
+                self._leg_failed("prefill", engine, failure)
+                failed_as = f"prefill_{failure.failure}"
+                ready = parts.directory.prefill_engines()
+                step = after_prefill_failure(
+                    failure.failure,
+                    attempt=attempt,
+                    max_attempts=parts.settings.max_attempts,
+                    others=any(e.replica_id not in tried for e in ready),
+                    budget=parts.budget.left,
+                )
+                if step == "decode_alone":
+                    break
+                self._retry("prefill", failure)
+                continue
+            timeline.add("prefill", timeline.now() - started)
+            self.stage = "route"
+            return offer
+        timeline.prefill_engine = None
+        self._fall_back(failed_as)
+        return None
+
+    async def _prefill_on(self, engine: EngineLease, timeout_s: float) -> Offer:
+        parts, ask = self._parts, self.ask
+        leg_id = f"{self._leg_prefix}-p{len(self.timeline.attempts)}"
+        if ask.body is None:
+            raise EngineFailed("a request without a body has no prefill leg")
+        # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
+        leg = asyncio.create_task(
+            run_prefill(
+                parts.client,
+                engine,
+                ask.route,
+                ask.body,
+                headers=leg_headers(parts.directory, ask.headers, leg_id),
+                request_id=leg_id,
+            )
+        )
+        parts.inflight.begin(engine)
+        try:
+            done, _ = await asyncio.wait({leg}, timeout=max(0.0, timeout_s))
+        except asyncio.CancelledError:
+            parts.releases.abandon(leg)
+            raise
+        finally:
+            parts.inflight.end(engine)
+        if not done:
+            parts.releases.abandon(leg)
+            raise LegFailed("timeout", engine.replica_id)
+        return leg.result()
+
+    # -- decode ----------------------------------------------------------------------------------
+
+    def _pick_decode(self, tried: set[str]) -> EngineLease:
+        started = self.timeline.now()
+        engines = self._parts.directory.decode_engines()
+        if self.ask.tag is not None:
+            engines = [e for e in engines if engine_tag(e.replica_id) == self.ask.tag]
+            if not engines:
+                raise ResponseGone("The engine that held this response is gone.")
+        engine = self._parts.inflight.pick(engines, tried) or self._parts.inflight.pick(engines)
+        self.timeline.add("route", self.timeline.now() - started)
+        if engine is None:
+            raise NoEngineAvailable("No decode engine is ready.")
+        return engine
+
+    async def _decode(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
+        parts, ask, timeline = self._parts, self.ask, self.timeline
+        offer = self._offer
+        left = self._time_left()
+        if ask.streamed:
+            left = min(left, parts.settings.decode_first_byte_timeout_s)
+        timeline.decode_engine = engine.replica_id
+        self.stage = "decode" if offer is None else "handoff"
+        self._count(engine)
+        body = ask.body
+        started = timeline.now()
+        try:
+            async with asyncio.timeout(left):
+                answer = await open_decode(
+                    parts.client,
+                    engine,
+                    ask.route,
+                    method=ask.method,
+                    path=ask.path,
+                    body=None
+                    if body is None
+                    else encode_body(decode_body(body, ask.route, engine, offer)),
+                    headers=leg_headers(
+                        parts.directory, ask.headers, f"{self._leg_prefix}-d{attempt}"
+                    ),
+                )
+        except TimeoutError as exc:
+            if offer is not None:
+                # vLLM frees the blocks itself when it sees the abort. An engine that hangs may
+                # still be reading them: then their lease must end it, not we.
+                offer.taken()
+            raise LegFailed("timeout", engine.replica_id) from exc
+        except RequestRejected:
+            if offer is not None:
+                # vLLM's own clean-up does not run for what pydantic refuses.
+                parts.releases.release(offer)
+            raise
+        except LegFailed:
+            if offer is not None:
+                parts.releases.release(
+                    offer, not_through=engine.replica_id, delay_s=ABORT_SETTLES_S
+                )
+            raise
+        if offer is not None:
+            offer.taken()
+        self.stage = "decode"
+        if answer.streamed:
+            timeline.add(
+                "local_prefill" if offer is None else "handoff", answer.first_byte_at - started
+            )
+        else:
+            timeline.add("answer", answer.first_byte_at - started)
+        return answer
+
+    def _decode_failed(
+        self, engine: EngineLease, failure: LegFailed, attempt: int, tried: set[str]
+    ) -> None:
+        """Note it, and raise when there is nothing more to try."""
+        self._count(None)
+        tried.add(engine.replica_id)
+        self.timeline.failed_attempt("decode", engine.replica_id, failure.failure, 0.0)
+        self._leg_failed("decode", engine, failure)
+        ready = [] if self.ask.tag is not None else self._parts.directory.decode_engines()
+        step = after_decode_failure(
+            failure.failure,
+            attempt=attempt,
+            max_attempts=self._parts.settings.max_attempts,
+            others=any(e.replica_id not in tried for e in ready),
+            budget=self._parts.budget.left,
+        )
+        if step == "give_up":
+            raise final_error(failure.failure) from failure
+        self._retry("decode", failure)
+
+    # -- both ------------------------------------------------------------------------------------
+
+    def _leg_failed(self, leg: str, engine: EngineLease, failure: LegFailed) -> None:
+        if failure.failure in ("refused", "disconnected"):
+            self._parts.directory.suspect(engine.replica_id)
+        log.warning(
+            "%s leg failed",
+            leg,
+            extra={
+                "request_id": self.timeline.request_id,
+                "engine": engine.replica_id,
+                "failure": failure.failure,
+                "detail": failure.place,
+            },
+        )
+
+    def _retry(self, leg: str, failure: LegFailed) -> None:
+        self._parts.budget.spend()
+        self._parts.metrics.retries.labels(leg, failure.failure).inc()
+
+
+class ResponseGone(RequestRefused):
+    """A stored response whose engine no longer runs."""
+
+    status = 404
+    code = "response_not_found"
+
+
+def engine_path(route: Route, ident: str | None) -> str:
+    """The path to ask an engine for."""
+    return route.path if ident is None else route.path.replace("{id}", quote(ident, safe=""))

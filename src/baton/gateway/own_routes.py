@@ -1,0 +1,98 @@
+"""What the gateway answers itself: models, health, readiness, metrics, timelines, engines."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from baton.errors import ModelUnknown
+from baton.gateway.openai_errors import body_of
+
+if TYPE_CHECKING:
+    from baton.gateway.app import GatewayApp
+    from baton.gateway.caller import Caller
+    from baton.gateway.routes import Route
+
+_STARTED = int(time.time())
+
+
+async def answer(app: GatewayApp, caller: Caller, route: Route, ident: str | None) -> None:
+    """Answer one of our own routes."""
+    if route.path == "/health":
+        await caller.answer_json(200, {"status": "ok"})
+    elif route.path == "/ready":
+        missing = missing_for_ready(app)
+        status = 503 if missing else 200
+        await caller.answer_json(
+            status, {"status": "not ready" if missing else "ready", "missing": missing}
+        )
+    elif route.path == "/v1/models":
+        cards = [model_card(app, name) for name in sorted(app.model_ids)]
+        await caller.answer_json(200, {"object": "list", "data": cards})
+    elif route.path == "/v1/models/{id}":
+        if ident in app.model_ids:
+            await caller.answer_json(200, model_card(app, ident))
+        else:
+            error = ModelUnknown(f"The model `{(ident or '')[:200]}` does not exist.")
+            await caller.answer_json(404, body_of(error))
+    elif route.path == "/metrics":
+        await caller.answer(
+            200, render_metrics(app), content_type=b"text/plain; version=0.0.4; charset=utf-8"
+        )
+    elif route.path == "/baton/requests":
+        await caller.answer_json(200, {"requests": app.timelines.as_list()})
+    else:
+        await caller.answer_json(200, engines_view(app))
+
+
+def missing_for_ready(app: GatewayApp) -> list[str]:
+    """What a pair still needs, in words. Empty when it can serve."""
+    missing = []
+    if not app.directory.decode_engines():
+        missing.append("no decode engine is ready")
+    if app.settings.disaggregate.mode != "never" and not app.directory.prefill_engines():
+        missing.append("no prefill engine is ready")
+    return missing
+
+
+def model_card(app: GatewayApp, name: str) -> dict[str, Any]:
+    """One model as OpenAI lists it, with vLLM's `max_model_len`: the least of all engines."""
+    lengths = [e.max_model_len for e in app.directory.all_engines() if e.max_model_len > 0]
+    return {
+        "id": name,
+        "object": "model",
+        "created": _STARTED,
+        "owned_by": "baton",
+        "root": name,
+        "parent": None,
+        "max_model_len": min(lengths) if lengths else None,
+    }
+
+
+def render_metrics(app: GatewayApp) -> bytes:
+    """The metrics, with the gauges set to what is so now."""
+    metrics, directory = app.metrics, app.directory
+    metrics.inflight.set(app.admission.inflight)
+    metrics.queued.set(app.admission.queued)
+    metrics.engines.labels("prefill").set(len(directory.prefill_engines()))
+    metrics.engines.labels("decode").set(len(directory.decode_engines()))
+    metrics.directory_age.set(-1 if directory.age_s is None else directory.age_s)
+    metrics.set_directory_failures(directory.failures)
+    return metrics.render()
+
+
+def engines_view(app: GatewayApp) -> dict[str, Any]:
+    """The directory as this gateway sees it. The engines' secret is not part of it."""
+    return {
+        "directory_age_s": app.directory.age_s,
+        "directory_failures": app.directory.failures,
+        "mode": app.settings.disaggregate.mode,
+        "engines": [
+            {
+                **engine.model_dump(mode="json"),
+                "inflight": app.inflight.count(engine.replica_id),
+                "suspect": app.directory.is_suspect(engine.replica_id),
+            }
+            for engine in app.directory.all_engines()
+        ],
+    }

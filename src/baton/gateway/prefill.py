@@ -1,0 +1,98 @@
+"""Runs the prefill leg: the caller's prompt, one token, and an offer of KV as the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from baton.errors import PrefillFailed
+from baton.gateway.engine_client import LegFailed, failure_of_status
+from baton.gateway.handoff import FOR_PREFILL, parse_offer
+from baton.gateway.openai_errors import reshape
+from baton.gateway.request_body import encode_body
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from baton.gateway.engine_client import EngineClient
+    from baton.gateway.handoff import Offer
+    from baton.gateway.request_body import Body
+    from baton.gateway.routes import Route
+    from baton.spec.lease import EngineLease
+
+# Left out of the prefill leg: they shape the answer, which nobody reads, and none of them is seen
+# by vLLM's prompt rendering. What renderers do see stays as the caller sent it: `tools`,
+# `tool_choice` ("none" can drop the tools from the template: `exclude_tools_when_tool_choice_none`)
+# and `response_format` (vLLM 0.29 `ChatParams` hands both to model-specific renderers). They are
+# also checked there, so that an invalid schema is a 400 before anything was computed.
+DROPPED = frozenset({
+    "min_tokens",           # larger than max_tokens 1, which vLLM refuses
+    "logprobs", "top_logprobs", "logprob_token_ids", "return_tokens_as_token_ids",
+    "return_token_ids", "return_prompt_text",
+    "stop", "stop_token_ids", "stop_sequences", "include_stop_str_in_output",
+    "stream_interval", "include",
+    "request_id",           # the answer's id is decode's business
+})  # fmt: skip
+
+
+class RequestRejected(Exception):
+    """An engine says that the caller's request is wrong. `body` is its OpenAI-shaped answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+        super().__init__(f"the engine answered {status}")
+
+
+def prefill_body(body: Body, route: Route) -> Body:
+    """A copy of the caller's body for the prefill leg: same prompt, one token, not streamed."""
+    copy = {key: value for key, value in body.items() if key not in DROPPED}
+    if copy.get("stream"):
+        copy.pop("stream_options", None)  # only allowed with stream; kept otherwise, to be refused
+    copy["stream"] = False
+    for limit in route.token_limits:
+        # A limit that vLLM would refuse stays, so that it is refused before prefill and not after.
+        if _is_valid_limit(copy.get(limit)):
+            copy[limit] = 1
+    if route.dialect == "responses":
+        copy["store"] = False
+    copy["kv_transfer_params"] = dict(FOR_PREFILL)
+    return copy
+
+
+def _is_valid_limit(value: Any) -> bool:
+    return value is None or (type(value) is int and value >= 1)
+
+
+async def run_prefill(
+    client: EngineClient,
+    engine: EngineLease,
+    route: Route,
+    body: Body,
+    *,
+    headers: Mapping[str, str],
+    request_id: str,
+) -> Offer:
+    """Send the prefill leg and read its offer.
+
+    Raises:
+        LegFailed: Refused, broken, 5xx, busy, or an answer without usable params.
+        RequestRejected: 4xx: the caller's request is wrong.
+    """
+    answer = await client.send(
+        engine, "POST", route.path, body=encode_body(prefill_body(body, route)), headers=headers
+    )
+    try:
+        failure = failure_of_status(answer.status)
+        if failure is not None:
+            raise LegFailed(failure, engine.replica_id, f"status {answer.status}")
+        raw = await answer.read()
+    finally:
+        answer.close()
+    if answer.status >= 400:  # noqa: PLR2004
+        raise RequestRejected(answer.status, reshape(answer.status, raw))
+    try:
+        return parse_offer(msgspec.json.decode(raw), engine.replica_id, request_id)
+    except (msgspec.DecodeError, PrefillFailed) as exc:
+        raise LegFailed("no_params", engine.replica_id, str(exc)) from exc

@@ -1,0 +1,122 @@
+"""The gateway's Prometheus metrics, in a registry of their own.
+
+Names begin with `baton_`; times are seconds. The registry is not the process-wide default one, so
+that two gateways in one process (tests, Ray Serve replicas) never collide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from baton.observe.timeline import Timeline
+
+_STAGE_BUCKETS = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
+)  # fmt: skip
+
+
+class GatewayMetrics:
+    """All counters, gauges and histograms of one gateway."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "baton_requests",
+            "Requests that were let in, by the way they went and why.",
+            ["path", "route", "reason", "outcome"],
+            registry=self.registry,
+        )
+        self.fallbacks = Counter(
+            "baton_fallbacks",
+            "Times that a request left the planned way, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.retries = Counter(
+            "baton_retries",
+            "Legs that were tried again after a failure.",
+            ["leg", "kind"],
+            registry=self.registry,
+        )
+        self.stages = Histogram(
+            "baton_stage_seconds",
+            "What each stage took (definitions: baton.observe.timeline).",
+            ["stage"],
+            buckets=_STAGE_BUCKETS,
+            registry=self.registry,
+        )
+        self.ttft = Histogram(
+            "baton_ttft_seconds",
+            "Request received to first body byte sent to the caller, streamed answers.",
+            ["route"],
+            buckets=_STAGE_BUCKETS,
+            registry=self.registry,
+        )
+        self.hangups = Counter(
+            "baton_hangups",
+            "Callers that went away, by the stage they left in.",
+            ["stage"],
+            registry=self.registry,
+        )
+        self.broken_streams = Counter(
+            "baton_broken_streams",
+            "Streams that ended with an error event after tokens had been sent.",
+            registry=self.registry,
+        )
+        self.rejected = Counter(
+            "baton_rejected",
+            "Requests answered with an error before any engine saw them, by error code.",
+            ["code"],
+            registry=self.registry,
+        )
+        self.kv_releases = Counter(
+            "baton_kv_releases",
+            "KV offers of prefill that no decode took, by how their release went.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.inflight = Gauge(
+            "baton_inflight", "Requests that hold a place now.", registry=self.registry
+        )
+        self.queued = Gauge(
+            "baton_queued", "Requests that wait for a place now.", registry=self.registry
+        )
+        self.engines = Gauge(
+            "baton_engines",
+            "Engines this gateway would send a request to now.",
+            ["role"],
+            registry=self.registry,
+        )
+        self.directory_age = Gauge(
+            "baton_directory_age_seconds",
+            "Seconds since the directory was last read.",
+            registry=self.registry,
+        )
+        self.directory_failures = Counter(
+            "baton_directory_failures",
+            "Reads of the directory that failed; the last known view stayed in use.",
+            registry=self.registry,
+        )
+        self._directory_failures = 0
+
+    def observe(self, timeline: Timeline) -> None:
+        """Count a request that has ended."""
+        self.requests.labels(
+            timeline.path, timeline.route or "none", timeline.reason or "none", timeline.outcome
+        ).inc()
+        for stage, seconds in timeline.stages.items():
+            self.stages.labels(stage).observe(seconds)
+        if timeline.ttft_s is not None and timeline.streamed:
+            self.ttft.labels(timeline.route or "none").observe(timeline.ttft_s)
+
+    def set_directory_failures(self, total: int) -> None:
+        """Take over the directory's own count."""
+        self.directory_failures.inc(max(0, total - self._directory_failures))
+        self._directory_failures = max(total, self._directory_failures)
+
+    def render(self) -> bytes:
+        """Prometheus text format."""
+        return generate_latest(self.registry)
