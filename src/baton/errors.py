@@ -28,6 +28,8 @@ Every error that a person may see gives fact, place and cure::
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class BatonError(Exception):
     """Something a person can act on.
@@ -48,9 +50,23 @@ class BatonError(Exception):
 
 
 class ConfigRefused(BatonError):
-    """A configuration that must not start. `fact` holds the first fault or their number."""
+    """A configuration that must not start. `fact` holds the first fault and how many more.
+
+    `faults` are all findings of the check, as `baton.spec.faults.Fault`.
+    """
 
     exit_status = 2
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        place: str | None = None,
+        cure: str | None = None,
+        faults: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(fact, place=place, cure=cure)
+        self.faults = faults
 
 
 class EnvironmentUnfit(BatonError):

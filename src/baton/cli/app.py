@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from baton import __version__
-from baton.errors import BatonError
+from baton.errors import BatonError, ConfigRefused
 
 # Verb, module, one line of help. The module is imported only when its verb is called: `validate`
 # must not pay for Ray.
@@ -56,7 +56,13 @@ def cli() -> None:
 
 
 def report(error: BatonError) -> None:
-    """Print an error as fact, place and cure to stderr."""
+    """Print an error as fact, place and cure to stderr; a refused file with all of its faults."""
+    if isinstance(error, ConfigRefused) and error.faults:
+        from baton.cli.faults import summary, text_of
+
+        click.echo(text_of(error.faults), err=True)
+        click.echo(f"refused: {summary(error.faults, 1)}", err=True)
+        return
     place = f" ({error.place})" if error.place else ""
     click.echo(f"error: {error.fact}{place}", err=True)
     if error.cure:

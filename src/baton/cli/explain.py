@@ -1,0 +1,27 @@
+"""`baton explain BTN-121`: why a rule exists and where it comes from."""
+
+from __future__ import annotations
+
+import click
+
+from baton.errors import BatonError
+from baton.spec.rules import all_rules, find_rule
+from baton.spec.suggest import nearest
+
+
+@click.command()
+@click.argument("rule_id", required=False, metavar="[RULE]")
+def command(rule_id: str | None) -> None:
+    """Say why a rule exists. Without a RULE, list all of them."""
+    if rule_id is None:
+        for rule in all_rules():
+            click.echo(f"{rule.rule_id}  {rule.severity:<7}  {rule.title}")
+        return
+    found = find_rule(rule_id)
+    if found is None:
+        near = nearest(rule_id, [rule.rule_id for rule in all_rules()])
+        raise BatonError(
+            f"there is no rule `{rule_id}`",
+            cure=f"did you mean {near}? `baton explain` lists all rules",
+        )
+    click.echo(f"{found.rule_id} ({found.severity}): {found.title}\n\n{found.why}")

@@ -1,0 +1,285 @@
+"""Checks a file before anything starts: all faults in one run.
+
+The order is read, put slips right, compare with what vLLM and Ray know, apply the rules, fill in
+defaults. `check_args` does the same for plain arguments when Ray calls the builder without a file.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from baton.errors import ConfigRefused
+from baton.spec.checked import CheckedApp, CheckedFile
+from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted
+from baton.spec.frame import check_frame
+from baton.spec.load import LoadedFile, resolve_variables
+from baton.spec.model_facts import ModelFacts, find_model, read_facts
+from baton.spec.resolve import defaults
+from baton.spec.rules import Finding, all_rules
+from baton.spec.slips import Slip, apply_edit, correct, outside_args
+from baton.spec.view import BATON_IMPORT_PATH, PD_IMPORT_PATHS, AppView, mapping, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from baton.spec.machine import Machine
+
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclass
+class _Run:
+    """What one check has found so far."""
+
+    loaded: LoadedFile
+    machine: Machine | None
+    on: str | None
+    spots: dict[Path, Spot]
+    faults: list[Fault] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def place(self, path: Path, *, at_value: bool = False) -> Place:
+        here = path
+        while here and here not in self.spots:
+            here = here[:-1]
+        spot = self.spots.get(here)
+        if spot is None:
+            return Place(self.loaded.path)
+        exact = here == path and at_value
+        return Place(self.loaded.path, *(spot.value if exact else spot.key))
+
+    def add(self, rule_id: str, severity: Severity, finding: Finding) -> None:
+        place = self.place(finding.path, at_value=finding.at_value)
+        self.faults.append(
+            Fault(
+                rule_id,
+                finding.severity or severity,
+                finding.message,
+                place.file,
+                place.line,
+                place.column,
+                dotted(finding.path),
+                finding.found,
+                finding.allowed,
+                finding.cure,
+                tuple((what, self.place(path)) for what, path in finding.related),
+            )
+        )
+
+    def moved(self, edit: Edit, base: Path) -> None:
+        """Keeps places right after a slip was put right."""
+        if edit.kind != "move":
+            return
+        start, goal = (*base, *edit.path), (*base, *edit.to)
+        size = len(start)
+        for path, spot in list(self.spots.items()):
+            if path[:size] == start:
+                self.spots[(*goal, *path[size:])] = spot
+        for length in range(len(base) + 1, len(goal)):
+            # A mapping that the move created stands where the moved key stands.
+            if goal[:length] not in self.spots and start in self.spots:
+                self.spots[goal[:length]] = self.spots[start]
+
+    def slip(self, slip: Slip, base: Path) -> None:
+        path: Path = (*base, *slip.edit.path)
+        place = self.place(path)
+        self.faults.append(
+            Fault(
+                slip.rule_id,
+                "warning",
+                slip.summary,
+                place.file,
+                place.line,
+                place.column,
+                dotted(path),
+                found=slip.before,
+                allowed=slip.after,
+                cure="put right for this run; `baton validate --fix` writes it",
+            )
+        )
+        self.changes.append(
+            Change(slip.rule_id, slip.summary, dotted(path), slip.before, slip.after,
+                   _below(slip.edit, base), place)
+        )  # fmt: skip
+        self.moved(slip.edit, base)
+
+
+def _below(edit: Edit, base: Path) -> Edit:
+    to = (*base, *edit.to) if edit.to else ()
+    return replace(edit, path=(*base, *edit.path), to=to)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a check: faults of every kind, and the file when nothing forbids it."""
+
+    loaded: LoadedFile
+    faults: tuple[Fault, ...]
+    checked: CheckedFile | None
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Fault, ...]:
+        """What must not start."""
+        return tuple(fault for fault in self.faults if fault.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Fault, ...]:
+        """What was put right or has no effect."""
+        return tuple(fault for fault in self.faults if fault.severity == "warning")
+
+
+def check(
+    loaded: LoadedFile, *, on: str | None = None, machine: Machine | None = None
+) -> CheckedFile:
+    """Checks a file, or refuses it with all of its faults.
+
+    Args:
+        loaded: What `load_file` gave.
+        on: `cpu` when the file is about to be adapted to this machine's CPU.
+        machine: Where it would run; None leaves out what depends on a machine.
+
+    Raises:
+        ConfigRefused: With `.faults`; the message holds the first one.
+    """
+    report = examine(loaded, on=on, machine=machine)
+    if report.checked is None:
+        raise refusal(report.faults)
+    return report.checked
+
+
+def refusal(faults: tuple[Fault, ...]) -> ConfigRefused:
+    """The exception for a file with faults: all of them in `.faults`."""
+    errors = [fault for fault in faults if fault.severity == "error"]
+    first = errors[0]
+    place = str(first.place) or first.key_path or None
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return ConfigRefused(first.message + more, place=place, cure=first.cure, faults=faults)
+
+
+def examine(loaded: LoadedFile, *, on: str | None = None, machine: Machine | None = None) -> Report:
+    """Like `check`, and gives every fault instead of raising."""
+    run = _Run(loaded, machine, on, dict(loaded.spots), list(loaded.faults))
+    document = copy.deepcopy(loaded.document)
+    apps: list[CheckedApp] = []
+    if document is not None:
+        for finding in check_frame(document):
+            run.add("BTN-012", "error", finding)
+        entries = document.get("applications") if isinstance(document, dict) else None
+        for index, app in enumerate(entries if isinstance(entries, list) else []):
+            if isinstance(app, dict):
+                apps.append(_application(run, app, ("applications", index)))
+    faults = _sorted(run.faults)
+    if document is None or any(fault.severity == "error" for fault in faults):
+        return Report(loaded, faults, None, tuple(run.changes))
+    checked = CheckedFile(loaded, document, tuple(apps), faults, tuple(run.changes))
+    return Report(loaded, faults, checked, tuple(run.changes))
+
+
+def check_args(
+    args: dict[str, Any],
+    *,
+    env: Mapping[str, str] | None = None,
+    machine: Machine | None = None,
+) -> CheckedApp:
+    """The same rules for the arguments of the builder, when there is no file; places are key paths.
+
+    Raises:
+        ConfigRefused: With `.faults`.
+    """
+    env = os.environ if env is None else env
+    faults: list[Fault] = []
+
+    def report(where: Path, value: str, message: str, cure: str) -> None:
+        faults.append(
+            Fault("BTN-101", "error", message, key_path=dotted(where), found=value, cure=cure)
+        )
+
+    resolved = resolve_variables(args, env, report)
+    loaded = LoadedFile("", document=resolved, kind="args")
+    run = _Run(loaded, machine, None, {}, faults)
+    app = _application(run, {"import_path": BATON_IMPORT_PATH, "args": resolved}, (), ())
+    found = _sorted(run.faults)
+    if any(fault.severity == "error" for fault in found):
+        raise refusal(found)
+    return app
+
+
+def _sorted(faults: list[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=lambda f: (_ORDER[f.severity], f.line, f.column, f.rule_id)))
+
+
+def _application(
+    run: _Run, app: dict[Any, Any], path: Path, args_path: Path | None = None
+) -> CheckedApp:
+    import_path = text(app.get("import_path"))
+    if import_path not in PD_IMPORT_PATHS:
+        if import_path is not None:
+            run.add("BTN-013", "note", _foreign(import_path, path))
+        view = AppView(app, path, mapping(app.get("args")), (*path, "args"))
+        return CheckedApp.of(view, None, known=False)
+    if args_path is None:
+        for slip in list(outside_args(app)):
+            apply_edit(app, slip.edit)
+            run.slip(slip, path)
+        args_path = (*path, "args")
+    args = app.get("args")
+    if not isinstance(args, dict):
+        run.add("BTN-102", "error", Finding(
+            args_path, "`args` must hold prefill_config and decode_config",
+            allowed="a mapping", cure="add args: {prefill_config: …, decode_config: …}",
+        ))  # fmt: skip
+        return CheckedApp.of(AppView(app, path, {}, args_path), None, known=False)
+    corrected = correct(args)
+    for slip in corrected.slips:
+        run.slip(slip, args_path)
+    view = AppView(app, path, corrected.args, args_path, run.machine, run.on)
+    for slip, severity in defaults(view):
+        apply_edit(corrected.args, slip.edit)
+        run.changes.append(_default_change(run, slip, args_path))
+        run.add(slip.rule_id, severity, Finding((*args_path, *slip.edit.path), slip.summary,
+                                                 found=slip.before, allowed=slip.after))  # fmt: skip
+    facts = _facts(view)
+    view = replace(view, facts=facts)
+    for finding, rule_id, severity in _apply_rules(view):
+        run.add(rule_id, severity, finding)
+    app["args"] = corrected.args
+    return CheckedApp.of(view, facts, known=True)
+
+
+def _default_change(run: _Run, slip: Slip, base: Path) -> Change:
+    path: Path = (*base, *slip.edit.path)
+    return Change(slip.rule_id, slip.summary, dotted(path), slip.before, slip.after,
+                  _below(slip.edit, base), run.place(path))  # fmt: skip
+
+
+def _facts(view: AppView) -> ModelFacts | None:
+    source = view.prefill.model_source
+    folder = find_model(source) if source else None
+    return read_facts(folder) if folder is not None else None
+
+
+def _apply_rules(view: AppView) -> Iterator[tuple[Finding, str, Severity]]:
+    for rule in all_rules():
+        if rule.run is None:
+            continue
+        for finding in rule.run(view):
+            yield finding, rule.rule_id, rule.severity
+
+
+def _foreign(import_path: str, path: Path) -> Finding:
+    if import_path.startswith("ray.serve.llm"):
+        return Finding(
+            (*path, "import_path"), f"`{import_path}` does not split prefill and decode: Baton has"
+            " no rules for it and passes it on", found=import_path,
+            allowed=", ".join(PD_IMPORT_PATHS), at_value=True,
+            cure=f"for P/D set import_path: {BATON_IMPORT_PATH} and give args a prefill_config and a"
+            " decode_config",
+        )  # fmt: skip
+    return Finding(
+        (*path, "import_path"), f"Baton has no rules for `{import_path}` and passes it on",
+        found=import_path, allowed=", ".join(PD_IMPORT_PATHS), at_value=True,
+    )  # fmt: skip

@@ -1,0 +1,313 @@
+"""Reads a file and remembers the line of every key.
+
+A FILE is a Ray Serve config (`applications: […]`) or a KubeRay RayService manifest, whose
+`serveConfigV2` holds one. Nothing here raises for what a file says: a `LoadedFile` carries its
+faults, so that a run over many files reports all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Literal
+
+from baton.spec.faults import Fault, Path, Place, Spot, dotted
+from baton.spec.scalars import resolve
+from baton.spec.yaml_tree import Problem, Tree, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_BYTES = 4 * 1024 * 1024
+_VARIABLE = re.compile(
+    r"\$(?P<escaped>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"
+)
+_UNCLOSED = re.compile(r"\$\{[^}]*$")
+
+
+@dataclass(frozen=True)
+class LoadedFile:
+    """A file as plain values. `document` is None when the text could not be read."""
+
+    path: str
+    text: str = ""
+    document: Any = None
+    spots: Mapping[Path, Spot] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    kind: Literal["serve", "rayservice", "args"] = "serve"
+    inner_line: int = 0
+    """For a RayService manifest: how many lines stand before the Serve config inside it."""
+    inner_column: int = 0
+
+    def place(self, path: Path) -> Place:
+        """Where a value stands, or the nearest thing around it."""
+        spot = self.spot(path)
+        return Place(self.path, *(spot.key if spot else (0, 0)))
+
+    def value_place(self, path: Path) -> Place:
+        """Where a value itself begins, for what is wrong with the value and not with its key."""
+        spot = self.spots.get(path)
+        return Place(self.path, *spot.value) if spot else self.place(path)
+
+    def spot(self, path: Path) -> Spot | None:
+        """The spot of a path or of its nearest ancestor that is in the file."""
+        while path and path not in self.spots:
+            path = path[:-1]
+        return self.spots.get(path)
+
+
+def load_file(source: str | FilePath, env: Mapping[str, str] | None = None) -> LoadedFile:
+    """Reads a file, or standard input for `-`.
+
+    Args:
+        source: Path of the file, or `-`.
+        env: Where `${VAR}` is looked up; the process's environment when left out.
+    """
+    name = str(source)
+    shown = "<stdin>" if name == "-" else name
+    try:
+        raw = _read(name)
+    except _Unreadable as exc:
+        return LoadedFile(shown, faults=(exc.fault,))
+    return load_text(raw, shown, env)
+
+
+def load_text(raw: bytes | str, path: str, env: Mapping[str, str] | None = None) -> LoadedFile:
+    """The same for text that is at hand; `path` is only for messages."""
+    env = os.environ if env is None else env
+    if isinstance(raw, bytes):
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as exc:
+            before = raw[: exc.start]
+            line = before.count(b"\n") + 1
+            column = exc.start - (before.rfind(b"\n") + 1) + 1
+            fault = Fault(
+                "BTN-004", "error", f"the file is not UTF-8: byte 0x{raw[exc.start]:02X}",
+                path, line, column, cure="save it as UTF-8",
+            )  # fmt: skip
+            return LoadedFile(path, faults=(fault,))
+    else:
+        text = raw
+    trees = parse(text)
+    return _from_trees(trees, text, path, env)
+
+
+class _Unreadable(Exception):
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.message)
+
+
+def _read(name: str) -> bytes:
+    def unreadable(message: str, cure: str | None = None) -> _Unreadable:
+        return _Unreadable(Fault("BTN-009", "error", message, name, cure=cure))
+
+    try:
+        if name == "-":
+            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            path = FilePath(name)
+            if path.is_dir():
+                inside = sorted(p.name for p in path.iterdir() if p.suffix in {".yaml", ".yml"})
+                cure = f"name the file: {path / inside[0]}" if inside else "name a YAML file"
+                raise unreadable("this is a directory", cure)
+            with path.open("rb") as stream:
+                raw = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as exc:
+        raise unreadable("there is no such file", _near_name(FilePath(name))) from exc
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, "strerror", None) or str(exc)
+        raise unreadable(f"the file cannot be read: {reason}") from exc
+    if len(raw) > MAX_BYTES:
+        raise unreadable(f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB: no config")
+    return raw
+
+
+def _near_name(path: FilePath) -> str | None:
+    from difflib import get_close_matches  # noqa: PLC0415 - only for this message
+
+    try:
+        names = [p.name for p in path.parent.iterdir()]
+    except OSError:
+        return None
+    near = get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f"did you mean `{path.parent / near[0]}`?" if near else None
+
+
+def _from_trees(trees: list[Tree], text: str, path: str, env: Mapping[str, str]) -> LoadedFile:
+    manifests = [t for t in trees if _is_manifest(t.value)]
+    if manifests:
+        return _from_manifest(manifests, text, path, env)
+    tree = trees[0]
+    if tree.empty:
+        fault = Fault(
+            "BTN-009", "error", "the file is empty", path, 1, 1,
+            cure="start from examples/01-laptop-1p1d/app.yaml",
+        )  # fmt: skip
+        return LoadedFile(path, text, faults=(fault,))
+    faults = [_fault(problem, path) for problem in tree.problems]
+    if len(trees) > 1:
+        line = trees[1].spots[()].key[0] if trees[1].spots else 1
+        faults.append(
+            Fault("BTN-009", "error", "the file holds more than one YAML document", path, line, 1,
+                  cure="one Serve config a file: Ray reads only a single document")
+        )  # fmt: skip
+    document = _resolved(tree, path, env, faults)
+    return LoadedFile(path, text, document, tree.spots, tuple(faults))
+
+
+def _is_manifest(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.get("kind") == "RayService"
+        and isinstance(value.get("apiVersion", "ray.io"), str)
+    )
+
+
+def _from_manifest(
+    manifests: list[Tree], text: str, path: str, env: Mapping[str, str]
+) -> LoadedFile:
+    tree = manifests[0]
+    faults = [_fault(problem, path) for problem in tree.problems]
+    where: Path = ("spec", "serveConfigV2")
+    spec = tree.value.get("spec")
+    inner = spec.get("serveConfigV2") if isinstance(spec, dict) else None
+    if len(manifests) > 1:
+        line = manifests[1].spots[()].key[0]
+        faults.append(
+            Fault("BTN-009", "error", "the file holds more than one RayService", path, line, 1,
+                  cure="one RayService a file")
+        )  # fmt: skip
+    if not isinstance(inner, str) or not inner.strip():
+        spot = tree.spots.get(where) or tree.spots.get(("spec",)) or tree.spots[()]
+        found = "nothing" if inner is None else f"a {type(inner).__name__}"
+        faults.append(
+            Fault("BTN-010", "error", f"`spec.serveConfigV2` holds {found}", path, *spot.key,
+                  key_path="spec.serveConfigV2", allowed="the Serve config as a block of text",
+                  cure="write `serveConfigV2: |` and the Serve config below it, indented")
+        )  # fmt: skip
+        return LoadedFile(path, text, faults=tuple(faults), kind="rayservice")
+    node = tree.nodes[where]
+    literal = node.style == "|"
+    line_shift = node.start_mark.line + 1 if literal else node.start_mark.line
+    column_shift = _indent(text, line_shift) if literal else node.start_mark.column
+    config = parse(inner)[0]
+    config = _shifted(config, line_shift, column_shift, keep_lines=literal)
+    faults.extend(_fault(problem, path) for problem in config.problems)
+    if config.empty:
+        faults.append(Fault("BTN-010", "error", "`spec.serveConfigV2` is empty", path))
+    document = _resolved(config, path, env, faults)
+    return LoadedFile(
+        path, text, document, config.spots, tuple(faults), "rayservice", line_shift, column_shift
+    )
+
+
+def _indent(text: str, first_line: int) -> int:
+    for line in text.splitlines()[first_line:]:
+        if line.strip():
+            return len(line) - len(line.lstrip(" "))
+    return 0
+
+
+def _shifted(tree: Tree, lines: int, columns: int, *, keep_lines: bool) -> Tree:
+    """The same tree in the coordinates of the file around it."""
+
+    def move(at: tuple[int, int]) -> tuple[int, int]:
+        return (at[0] + lines, at[1] + columns) if keep_lines else (lines + 1, columns + 1)
+
+    spots = {where: Spot(move(spot.key), move(spot.value)) for where, spot in tree.spots.items()}
+    problems = [
+        Problem(
+            p.rule_id, p.message, *move((p.line, p.column)), p.cure, p.key_path,
+            tuple((what, *move((line, column))) for what, line, column in p.related),
+        )
+        for p in tree.problems
+    ]  # fmt: skip
+    return Tree(tree.value, spots, problems, tree.nodes, tree.empty)
+
+
+def _fault(problem: Problem, path: str) -> Fault:
+    return Fault(
+        problem.rule_id,
+        "error",
+        problem.message,
+        path,
+        problem.line,
+        problem.column,
+        problem.key_path,
+        cure=problem.cure,
+        related=tuple((what, Place(path, line, col)) for what, line, col in problem.related),
+    )
+
+
+def _resolved(tree: Tree, path: str, env: Mapping[str, str], faults: list[Fault]) -> Any:
+    def plain(where: Path) -> bool:
+        node = tree.nodes.get(where)
+        return node is not None and node.style is None
+
+    def report(where: Path, value: str, message: str, cure: str) -> None:
+        spot = tree.spots.get(where)
+        line, column = spot.value if spot else (0, 0)
+        faults.append(
+            Fault("BTN-101", "error", message, path, line, column, dotted(where), found=value,
+                  allowed="a variable that is set, or ${NAME:-default}", cure=cure)
+        )  # fmt: skip
+
+    return resolve_variables(tree.value, env, report, plain)
+
+
+def resolve_variables(
+    value: Any,
+    env: Mapping[str, str],
+    report: Any,
+    plain: Any = lambda _where: False,
+    where: Path = (),
+) -> Any:
+    """Replaces `${NAME}` and `${NAME:-default}` in every text value; `$${` stays `${`.
+
+    An unset or empty variable is reported and the text kept. A value that was nothing but an
+    unquoted variable is read again as YAML, so `${TP}` can be a number. What stands under
+    `runtime_env` is left alone: Ray itself expands `${NAME}` there, on the node where the worker
+    starts (ray/_private/runtime_env/plugin.py and utils.py).
+    """
+    if isinstance(value, dict):
+        return {
+            key: item if key == "runtime_env"
+            else resolve_variables(item, env, report, plain, (*where, key))
+            for key, item in value.items()
+        }  # fmt: skip
+    if isinstance(value, list):
+        return [
+            resolve_variables(item, env, report, plain, (*where, index))
+            for index, item in enumerate(value)
+        ]
+    if not isinstance(value, str) or "$" not in value:
+        return value
+    missing = list(_missing(value, env))
+    for name, state in missing:
+        report(where, value, f"`${{{name}}}` is {state}", f"export {name}=… before you start")
+    if missing:
+        return value
+    if _UNCLOSED.search(value):
+        report(where, value, "`${` is never closed", "write ${NAME}, or $${ for the text itself")
+        return value
+    text = _VARIABLE.sub(lambda match: _replacement(match, env), value)
+    return resolve(text) if plain(where) and _VARIABLE.fullmatch(value) else text
+
+
+def _missing(value: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for match in _VARIABLE.finditer(value):
+        name = match["name"]
+        if match["escaped"] or env.get(name) or match["default"]:
+            continue
+        yield name, "empty" if name in env else "not set"
+
+
+def _replacement(match: re.Match[str], env: Mapping[str, str]) -> str:
+    if match["escaped"]:
+        return match[0][1:]
+    return env.get(match["name"]) or str(match["default"])

@@ -1,0 +1,58 @@
+"""Fills in what the user left open: paths, engine ids, the connector.
+
+Ports are not resolved here: each replica takes free ones of `baton.engines` when it starts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+from baton.spec.faults import Edit, Severity, shown
+from baton.spec.slips import Slip
+from baton.spec.view import AppView, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+def defaults(app: AppView) -> Iterator[tuple[Slip, Severity]]:
+    """What is filled in, as edits below `args`, each with how loudly to say so."""
+    for role in app.roles:
+        key = f"{role.role}_config"
+        for name in ("model_source", "tokenizer_source"):
+            value = text(role.loading.get(name))
+            if value is not None and value.startswith("~"):
+                full = _expanded(value)
+                if full is not None:
+                    edit = Edit("set", (key, "model_loading_config", name), value=full)
+                    yield Slip("BTN-210", f"`{name}` is expanded", value, full, edit), "note"
+        if not role.config or not isinstance(role.config.get("engine_kwargs", {}), dict):
+            continue
+        if app.is_rays:
+            continue
+        if role.engine.get("kv_transfer_config") is None:
+            value_of = {
+                "kv_connector": "NixlConnector", "kv_role": _KV_ROLE[role.role],
+                "engine_id": role.role,
+            }  # fmt: skip
+            if "engine_kwargs" not in role.config:
+                edit = Edit("set", (key, "engine_kwargs"), value={"kv_transfer_config": value_of})
+            else:
+                edit = Edit("set", (key, "engine_kwargs", "kv_transfer_config"), value=value_of)
+            yield Slip("BTN-211", f"{role.role} has no `kv_transfer_config`; Baton supplies one",
+                       "nothing", shown(value_of), edit), "warning"  # fmt: skip
+        elif role.kv and role.uses_nixl and role.kv.get("engine_id") is None:
+            edit = Edit("set", (key, "engine_kwargs", "kv_transfer_config", "engine_id"),
+                        value=role.role)  # fmt: skip
+            yield Slip("BTN-212", f"{role.role} has no `engine_id`; it is called `{role.role}`",
+                       "nothing", role.role, edit), "note"  # fmt: skip
+
+
+def _expanded(value: str) -> str | None:
+    try:
+        return str(FilePath(value).expanduser())
+    except (RuntimeError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Placeholder until known issues are read from data."""

@@ -1,0 +1,65 @@
+"""What the model itself allows. Only when its config can be read without a download."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baton.spec.rules.registry import Finding, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.spec.view import AppView
+
+
+@rule("BTN-200", "error", "a context longer than the model's")
+def context_limit(app: AppView) -> Iterator[Finding]:
+    """VLLM refuses a `max_model_len` above what the model's config gives, unless
+    `VLLM_ALLOW_LONG_MAX_MODEL_LEN=1` or `hf_overrides` says otherwise.
+
+    Source: vLLM 0.29 `vllm/config/model.py`, `_get_and_verify_max_len`.
+    """
+    if app.facts is None or app.facts.max_position_embeddings is None:
+        return
+    limit = app.facts.max_position_embeddings
+    for role in app.roles:
+        asked = role.max_model_len
+        if asked is None or asked <= limit or role.engine.get("hf_overrides"):
+            continue
+        if str(role.env_vars.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")) in ("1", "true", "True"):
+            continue
+        yield Finding(
+            role.engine_at("max_model_len"), f"the model takes {limit} tokens at most",
+            found=str(asked), allowed=f"{limit} or less", cure=f"set max_model_len: {limit}",
+            at_value=True,
+        )  # fmt: skip
+
+
+@rule("BTN-201", "error", "a TP size that does not divide the model's heads")
+def head_split(app: AppView) -> Iterator[Finding]:
+    """Attention heads are split evenly over the TP workers; KV heads are split, or replicated when
+    there are fewer of them than workers.
+
+    Source: vLLM 0.29 `vllm/config/model.py`, `verify_with_parallel_config`: "Total number of
+    attention heads must be divisible by tensor parallel size"; `layers/linear.py`, `QKVParallelLinear`.
+    """
+    if app.facts is None or not app.facts.attention_heads:
+        return
+    heads, kv_heads = app.facts.attention_heads, app.facts.kv_heads
+    for role in app.roles:
+        tp = role.tp
+        if tp <= 1:
+            continue
+        if heads % tp:
+            allowed = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+            yield Finding(
+                role.engine_at("tensor_parallel_size"),
+                f"TP {tp} does not divide the model's {heads} attention heads", found=str(tp),
+                allowed=allowed, cure="choose one of these", at_value=True,
+            )  # fmt: skip
+        elif not app.facts.is_mla and max(tp, kv_heads) % min(tp, kv_heads):
+            yield Finding(
+                role.engine_at("tensor_parallel_size"),
+                f"TP {tp} and the model's {kv_heads} KV heads: one must divide the other",
+                found=str(tp), cure=f"use {kv_heads}, or a divisor or multiple of it", at_value=True,
+            )  # fmt: skip

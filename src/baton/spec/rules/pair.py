@@ -1,0 +1,262 @@
+"""What prefill and decode have to agree on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from baton.spec import catalog
+from baton.spec.faults import shown
+from baton.spec.rules.registry import Finding, rule
+from baton.spec.typecheck import fits
+from baton.spec.view import AppView, RoleView, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# vLLM 0.29 `SpeculativeConfig.use_eagle`, and the MTP spellings it turns into `mtp`.
+_HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp", "dflash", "dspark")
+
+
+@rule("BTN-122", "warning", "the same `engine_id` in both roles")
+def engine_ids(app: AppView) -> Iterator[Finding]:
+    """A decode engine takes a peer with its own `engine_id` for itself, and refuses it.
+
+    Baton and Ray both append something that is unique for each replica, so that the file's value
+    is only a prefix of the real one, and two equal ones do no harm.
+
+    Source: vLLM 0.29 `kv_connector/utils.py`, `TransferTopology.register_remote_engine` ("Cannot
+    register local engine"); ray 2.60 `kv_transfer/nixl.py`, `setup`.
+    """
+    prefill, decode = (text(role.kv.get("engine_id")) for role in app.roles)
+    if prefill is not None and prefill == decode:
+        yield Finding(
+            app.decode.kv_at("engine_id"),
+            f"both roles are called `{decode}`; each replica gets an engine_id of its own from it",
+            found=decode, allowed="a name for each role", cure="use `prefill` and `decode`",
+            related=(("prefill", app.prefill.kv_at("engine_id")),), at_value=True,
+        )  # fmt: skip
+
+
+@rule("BTN-123", "error", "prefill pushes and decode pulls, or the other way round")
+def transfer_mode(app: AppView) -> Iterator[Finding]:
+    """Push (WRITE) and pull (READ) are two protocols; the mode is part of the handshake's hash.
+
+    The mismatch shows at the first request, as a handshake that fails.
+
+    Source: vLLM 0.29 `nixl/metadata.py`, `compute_nixl_compatibility_hash` (`transfer_mode`).
+    """
+    prefill, decode = app.roles
+    if prefill.uses_nixl and decode.uses_nixl and prefill.pushes != decode.pushes:
+        yield Finding(
+            decode.kv_at("kv_connector"),
+            f"prefill uses {prefill.connector} and decode {decode.connector}: one pushes, the other"
+            " pulls", found=decode.connector, allowed="the same connector in both",
+            cure=f"set kv_connector: {'NixlConnector'} in both roles", at_value=True,
+            related=(("prefill", prefill.kv_at("kv_connector")),),
+        )  # fmt: skip
+    elif prefill.connector and decode.connector and prefill.uses_nixl != decode.uses_nixl:
+        yield Finding(
+            decode.kv_at("kv_connector"), f"prefill uses {prefill.connector} and decode"
+            f" {decode.connector}", found=decode.connector, allowed=prefill.connector,
+            cure="use the same connector in both roles", at_value=True,
+            related=(("prefill", prefill.kv_at("kv_connector")),),
+        )  # fmt: skip
+
+
+@rule("BTN-140", "error", "decode takes shorter prompts than prefill")
+def context_lengths(app: AppView) -> Iterator[Finding]:
+    """A prompt that prefill accepts and decode does not is prefilled, refused, and strands its KV
+    until the lease runs out.
+
+    The other way round is harmless: prefill refuses what is too long, and decode does it alone.
+
+    Source: vLLM 0.29, each engine checks a prompt against its own `max_model_len` only; the value
+    is not part of the handshake (`nixl/metadata.py`).
+    """
+    prefill, decode = app.roles
+    longest = app.facts.max_position_embeddings if app.facts else None
+    reads = prefill.max_model_len or longest
+    writes = decode.max_model_len or longest
+    if writes is not None and reads is not None and writes < reads:
+        yield Finding(
+            decode.engine_at("max_model_len"),
+            f"decode takes {writes} tokens and prefill {reads}: longer prompts would strand"
+            " their KV", found=str(writes), allowed=f"{reads} or more",
+            cure=f"set both to {reads}, or prefill to {writes}", at_value=True,
+            related=(("prefill", prefill.engine_at("max_model_len")),),
+        )  # fmt: skip
+    elif decode.max_model_len and reads is None:
+        yield Finding(
+            decode.engine_at("max_model_len"),
+            f"decode takes {writes} tokens and prefill whatever the model allows",
+            found=str(writes), cure=f"set max_model_len: {writes} for prefill as well",
+            severity="warning", at_value=True,
+        )  # fmt: skip
+
+
+@rule("BTN-141", "error", "KV block sizes that do not go together")
+def block_sizes(app: AppView) -> Iterator[Finding]:
+    """Blocks may differ in size when decode's is a multiple of prefill's.
+
+    Never with a host buffer (`kv_buffer_device: cpu` on a GPU), and never when prefill's TP is
+    larger than decode's and KV heads are split.
+
+    Source: vLLM 0.29 `kv_connector/utils.py`, `TransferTopology.block_size_ratio` (local % remote
+    must be 0, and decode is local); `nixl/base_worker.py`, `_validate_remote_agent_handshake`:
+    "Heterogeneous block sizes are not supported with host buffer", "… when P TP > D TP".
+    """
+    prefill, decode = app.roles
+    ours, theirs = decode.block_size, prefill.block_size
+    if ours is None or theirs is None or ours == theirs or not decode.uses_nixl:
+        return
+    common: dict[str, Any] = {
+        "found": f"decode {ours}, prefill {theirs}", "at_value": True,
+        "related": (("prefill", prefill.engine_at("block_size")),),
+        "cure": f"set block_size: {theirs} in both",
+    }  # fmt: skip
+    path = decode.engine_at("block_size")
+    if any(role.kv.get("kv_buffer_device") == "cpu" and not role.on_cpu for role in app.roles):
+        yield Finding(path, "block sizes differ, which NIXL cannot do through a host buffer",
+                      allowed="the same block_size in both roles", **common)  # fmt: skip
+    elif ours % theirs:
+        yield Finding(path, f"decode's block size {ours} is not a multiple of prefill's {theirs}",
+                      allowed=f"a multiple of {theirs}", **common)  # fmt: skip
+    elif prefill.tp > decode.tp and not (app.facts and app.facts.is_mla):
+        yield Finding(path, "block sizes differ while prefill's TP is larger than decode's",
+                      allowed="the same block_size in both roles", **common)  # fmt: skip
+    else:
+        yield Finding(path, f"block sizes differ: KV moves in blocks of {theirs} tokens",
+                      severity="note", **common)  # fmt: skip
+
+
+@rule("BTN-144", "error", "the roles serve two different models")
+def model_ids(app: AppView) -> Iterator[Finding]:
+    """One endpoint serves one model, under one name.
+
+    Source: ray 2.60 `prefill_decode/builder.py`, `_validate_model_ids`: "P/D model id mismatch".
+    """
+    prefill, decode = app.roles
+    if prefill.model_id and decode.model_id and prefill.model_id != decode.model_id:
+        yield Finding(
+            decode.at("model_loading_config", "model_id"),
+            f"decode is called `{decode.model_id}` and prefill `{prefill.model_id}`",
+            found=decode.model_id, allowed=prefill.model_id, at_value=True,
+            cure="give both roles the same model_id",
+            related=(("prefill", prefill.at("model_loading_config", "model_id")),),
+        )  # fmt: skip
+
+
+@rule("BTN-146", "error", "a setting that changes the KV and differs between the roles")
+def compatibility_hash(app: AppView) -> Iterator[Finding]:
+    """VLLM hashes what shapes the KV and compares the hashes at the first handshake.
+
+    In the hash: the model string, dtype, KV heads, head size, layers, attention backend, KV cache
+    dtype, and whether the hybrid KV cache manager is on. A difference starts cleanly and fails
+    every request. `enforce_handshake_compat: false` turns the check off.
+
+    Source: vLLM 0.29 `nixl/metadata.py`, `compute_nixl_compatibility_hash`.
+    """
+    prefill, decode = app.roles
+    if not (prefill.uses_nixl and decode.uses_nixl):
+        return
+    if prefill.extra.get("enforce_handshake_compat") is False:
+        return
+    for key, default in (
+        ("dtype", "auto"), ("kv_cache_dtype", "auto"), ("attention_backend", None),
+        ("disable_hybrid_kv_cache_manager", None), ("hf_overrides", None), ("revision", None),
+    ):  # fmt: skip
+        ours, theirs = decode.engine.get(key, default), prefill.engine.get(key, default)
+        if _same(key, ours, theirs) or not (_valid(key, ours) and _valid(key, theirs)):
+            continue
+        yield Finding(
+            decode.engine_at(key), f"`{key}` differs: decode {shown(ours)}, prefill {shown(theirs)}",
+            found=shown(ours), allowed=shown(theirs), at_value=key in decode.engine,
+            severity="error" if default is not None and "auto" not in (ours, theirs) else "warning",
+            cure=f"use the same {key} in both roles",
+            related=(("prefill", prefill.engine_at(key)),),
+        )  # fmt: skip
+    if prefill.model_source != decode.model_source and prefill.model_id == decode.model_id:
+        path = ("model_loading_config", "model_source")
+        yield Finding(
+            decode.at(*path), f"decode loads `{decode.model_source}` and prefill"
+            f" `{prefill.model_source}`", found=decode.model_source, allowed=prefill.model_source,
+            cure="use the same model_source in both roles", at_value=True,
+            related=(("prefill", prefill.at(*path)),),
+        )  # fmt: skip
+
+
+_SYNONYMS = {"half": "float16", "float": "float32", "fp8": "fp8_e4m3"}
+
+
+def _valid(key: str, value: Any) -> bool:
+    """A value that vLLM does not know is reported as that (BTN-103)."""
+    return value is None or fits(catalog.engine_args()[key]["type"], value)
+
+
+def _same(key: str, ours: Any, theirs: Any) -> bool:
+    if key == "attention_backend":
+        return str(ours).lower() == str(theirs).lower()
+    plain = [_SYNONYMS.get(v, v) if isinstance(v, str) else v for v in (ours, theirs)]
+    return bool(plain[0] == plain[1])
+
+
+@rule("BTN-145", "error", "speculative decoding that changes the KV in one role only")
+def speculative(app: AppView) -> Iterator[Finding]:
+    """EAGLE, MTP and their kind draft from the target's hidden states: their layers are part of the
+    KV that is handed over, and of the handshake's hash. Both roles need the same.
+
+    n-gram, suffix and Medusa drafts keep no KV and may stand in decode alone. A separate draft
+    model keeps its own KV layers; vLLM counts them when it compares the two sides.
+
+    Source: vLLM 0.29 `nixl/metadata.py`, `_get_speculative_compatibility_factors`;
+    `vllm/config/speculative.py`, `use_eagle`; `nixl/base_worker.py`: "Number of KV layers must
+    match".
+    """
+    prefill, decode = app.roles
+    ours, theirs = _draft(decode), _draft(prefill)
+    if ours == theirs:
+        return
+    holder = decode if ours is not None else prefill
+    missing = prefill if holder is decode else decode
+    method = (ours if ours is not None else theirs or {}).get("method")
+    related = ((missing.role, missing.engine_at("speculative_config")),)
+    if "eagle-like" in {(d or {}).get("kind") for d in (ours, theirs)}:
+        yield Finding(
+            holder.engine_at("speculative_config"),
+            f"speculative decoding by `{method}` changes the KV, and the roles differ in it",
+            found=shown(holder.engine.get("speculative_config")),
+            allowed="the same speculative_config in both roles", related=related,
+            cure=f"add the same speculative_config to {missing.role}",
+        )  # fmt: skip
+    elif "draft-model" in {(d or {}).get("kind") for d in (ours, theirs)}:
+        yield Finding(
+            holder.engine_at("speculative_config"),
+            "a draft model brings KV layers of its own, and the roles differ in it",
+            found=shown(holder.engine.get("speculative_config")), severity="warning",
+            cure=f"add the same speculative_config to {missing.role}, or use `ngram`",
+            related=related,
+        )  # fmt: skip
+
+
+def _draft(role: RoleView) -> dict[str, Any] | None:
+    """What of a role's speculative decoding takes part in the comparison."""
+    config = role.engine.get("speculative_config")
+    method = role.engine.get("spec_method")
+    model = role.engine.get("spec_model")
+    if isinstance(config, dict):
+        method = config.get("method", method)
+        model = config.get("model", model)
+    if method is None and model is None:
+        return None
+    name = str(method or "").lower()
+    guessed = str(model or "").lower()
+    hidden = name in _HIDDEN_STATE_METHODS or name.endswith("_mtp")
+    if not name:
+        hidden = any(word in guessed for word in ("eagle", "mtp", "dflash"))
+    if hidden:
+        kind = "eagle-like"
+    elif name in {"draft_model", ""}:
+        kind = "draft-model"
+    else:
+        return None
+    return {"kind": kind, "method": method or model, "model": model}

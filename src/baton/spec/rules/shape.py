@@ -1,0 +1,231 @@
+"""Keys and values that no layer knows: names, types, ranges, missing parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from baton.spec import catalog
+from baton.spec.faults import Path, shown
+from baton.spec.rules.registry import Finding, rule
+from baton.spec.schema import BatonBlock
+from baton.spec.suggest import nearest
+from baton.spec.typecheck import (
+    check_fields,
+    check_object,
+    check_value,
+    missing_key,
+    unknown_key,
+    wrong_type,
+)
+from baton.spec.view import AppView, RoleView, mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Reported by a rule of its own, which knows more about it.
+_OWN_RULE = {"proxy_deployment_config", "proxy_cls_config", "baton"}
+_CHECKED_BELOW = {
+    "engine_kwargs", "deployment_config", "model_loading_config", "placement_group_config",
+    "lora_config",
+}  # fmt: skip
+
+
+@rule("BTN-102", "error", "a key that nothing knows, or one that is missing")
+def unknown_keys(app: AppView) -> Iterator[Finding]:
+    """Ray Serve LLM's own models refuse extra keys, but only when the builder runs on the cluster.
+
+    Source: ray 2.60 `ray/llm/_internal/common/base_pydantic.py`, `BaseModelExtended` has
+    `extra="forbid"`; `PDServingArgs` and `LLMConfig` derive from it.
+    """
+    fields = catalog.objects()["PDServingArgs"]
+    for key in app.args:
+        if key not in fields and key not in _OWN_RULE:
+            yield unknown_key(key, [*fields, "baton"], (*app.args_path, key), "PDServingArgs")
+    for key in ("ingress_cls_config", "ingress_deployment_config"):
+        value = app.args.get(key)
+        if value is not None and not isinstance(value, dict):
+            yield wrong_type({"dict": "any"}, value, (*app.args_path, key))
+    for role in app.roles:
+        key = f"{role.role}_config"
+        if key not in app.args:
+            yield missing_key(key, app.args_path)
+        elif not isinstance(app.args[key], dict):
+            # Ray also takes the path of a YAML file here, which no check could follow.
+            yield wrong_type({"dict": "any"}, app.args[key], role.path)
+        else:
+            yield from _role_shape(role)
+
+
+def _role_shape(role: RoleView) -> Iterator[Finding]:
+    fields = catalog.objects()["LLMConfig"]
+    plain = {key: value for key, value in role.config.items() if key not in _CHECKED_BELOW}
+    yield from check_fields(fields, plain, role.path, "LLMConfig")
+    if "model_loading_config" not in role.config:
+        yield missing_key("model_loading_config", role.path)
+    for key, name in (
+        ("model_loading_config", "ModelLoadingConfig"),
+        ("placement_group_config", "PlacementGroupConfig"),
+        ("lora_config", "LoraConfig"),
+    ):
+        value = role.config.get(key)
+        if value is None and key != "model_loading_config":
+            continue
+        if key in role.config:
+            yield from check_object(name, value, role.at(key))
+    yield from _deployment_shape(role)
+    yield from _runtime_env_shape(role)
+
+
+def _runtime_env_shape(role: RoleView) -> Iterator[Finding]:
+    env = role.config.get("runtime_env")
+    env_vars = env.get("env_vars") if isinstance(env, dict) else None
+    if env_vars is None:
+        return
+    path = role.at("runtime_env", "env_vars")
+    yield from check_value({"dict": "str"}, env_vars, path)
+
+
+def _deployment_shape(role: RoleView) -> Iterator[Finding]:
+    if "deployment_config" not in role.config:
+        return
+    value, path = role.config["deployment_config"], role.at("deployment_config")
+    if not isinstance(value, dict):
+        yield wrong_type({"dict": "any"}, value, path)
+        return
+    fields = catalog.objects()["DeploymentConfig"]
+    options = catalog.deployment_options()
+    for key, item in value.items():
+        if key not in options:
+            # `serve.deployment(cls, **deployment_config)` ends in a TypeError for any other key.
+            near = nearest(key, options)
+            yield Finding(
+                (*path, key), f"`{key}` is not a deployment option of Ray Serve", found=str(key),
+                allowed=", ".join(options), cure=f"did you mean `{near}`?" if near else None,
+            )  # fmt: skip
+        elif key == "num_replicas" and item == "auto":
+            continue
+        elif key == "ray_actor_options":
+            yield from check_object("RayActorOptionsSchema", item, (*path, key))
+        elif key in fields:
+            yield from check_fields({key: fields[key]}, {key: item}, path, "DeploymentConfig")
+
+
+@rule("BTN-106", "error", "an engine argument that vLLM does not have")
+def engine_arguments(app: AppView) -> Iterator[Finding]:
+    """Ray passes `engine_kwargs` to vLLM's engine and HTTP arguments and refuses any other key.
+
+    It does so when a replica starts, so that a misspelt key shows minutes later in a worker's log.
+    The list of names comes from the installed vLLM.
+
+    Source: ray 2.60 `vllm_models.py`, `VLLMEngineConfig.from_llm_config`: "Unknown engine
+    argument".
+    """
+    known = catalog.engine_kwargs()
+    for role in app.roles:
+        for key in role.engine:
+            if key not in known:
+                near = nearest(key, known)
+                yield Finding(
+                    role.engine_at(key), f"vLLM {catalog.vllm()['version']} has no engine argument"
+                    f" `{key}`", found=str(key), allowed="the arguments of vLLM's AsyncEngineArgs",
+                    cure=f"did you mean `{near}`?" if near else None,
+                )  # fmt: skip
+
+
+@rule("BTN-103", "error", "a value that vLLM or Ray cannot take")
+def engine_values(app: AppView) -> Iterator[Finding]:
+    """VLLM checks the values of its arguments when the engine is built: type, range, choice.
+
+    Source: vLLM 0.29 `vllm/config/*.py`; its config classes are pydantic dataclasses with
+    `extra="forbid"` (`vllm/config/utils.py`). The snapshot keeps their types, limits and choices.
+    """
+    known = catalog.engine_kwargs()
+    for role in app.roles:
+        if "engine_kwargs" in role.config and not isinstance(role.config["engine_kwargs"], dict):
+            yield wrong_type(
+                {"dict": "any"}, role.config["engine_kwargs"], role.at("engine_kwargs")
+            )
+        for key, value in role.engine.items():
+            entry = known.get(key) if isinstance(key, str) else None
+            if entry is None or (value is None and entry["default"] is None):
+                continue
+            yield from check_value(_with_registry(key, entry["type"]), value, role.engine_at(key))
+
+
+_REGISTRIES = {
+    "quantization": "quantization_methods",
+    "load_format": "load_formats",
+    "tool_call_parser": "tool_parsers",
+    "reasoning_parser": "reasoning_parsers",
+}
+
+
+def _with_registry(key: str, kind: Any) -> Any:
+    """Names that vLLM keeps in registries rather than in types."""
+    if key not in _REGISTRIES:
+        return kind
+    # An empty name is vLLM's own default for `reasoning_parser`.
+    return {"union": [{"choice": [*catalog.vllm()[_REGISTRIES[key]], ""]}, "null"]}
+
+
+@rule("BTN-190", "error", "a `baton` block that does not hold")
+def baton_block(app: AppView) -> Iterator[Finding]:
+    """The `baton` block is closed: a key that Baton does not know would have no effect at all.
+
+    Source: `baton.spec.schema.BatonBlock`.
+    """
+    block = app.args.get("baton")
+    if block is None:
+        return
+    if not isinstance(block, dict):
+        yield wrong_type({"dict": "any"}, block, app.baton_path)
+        return
+    try:
+        BatonBlock.model_validate(block)
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False):
+            yield _block_finding(error, block, app.baton_path)
+
+
+def _block_finding(error: Any, block: dict[Any, Any], path: Path) -> Finding:
+    where = tuple(error["loc"])
+    at: Path = (*path, *where)
+    if error["type"] == "extra_forbidden":
+        allowed = list(_fields_at(where[:-1]))
+        near = nearest(where[-1], allowed)
+        inside = ".".join(["baton", *map(str, where[:-1])])
+        return Finding(
+            at, f"`{where[-1]}` is not a key of `{inside}`", found=str(where[-1]),
+            allowed=", ".join(allowed), cure=f"did you mean `{near}`?" if near else None,
+        )  # fmt: skip
+    if error["type"] == "missing":
+        return missing_key(str(where[-1]), at[:-1])
+    found: Any = block
+    for part in where:
+        found = mapping(found).get(part)
+    message = str(error["msg"])
+    near = None
+    if error["type"] == "literal_error":
+        near = nearest(found, [part.strip("' ") for part in _choices(message)])
+    return Finding(
+        at, f"`{where[-1] if where else 'baton'}`: {message[:1].lower()}{message[1:]}",
+        found=shown(found), allowed=message, cure=f"did you mean `{near}`?" if near else None,
+        at_value=True,
+    )  # fmt: skip
+
+
+def _choices(message: str) -> list[str]:
+    listed = message.removeprefix("Input should be ")
+    return listed.replace(" or ", ", ").split(", ")
+
+
+def _fields_at(where: Path) -> dict[str, Any]:
+    model: Any = BatonBlock
+    for part in where:
+        field = model.model_fields.get(part)
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next((c for c in candidates if hasattr(c, "model_fields")), BatonBlock)
+    fields: dict[str, Any] = model.model_fields
+    return fields

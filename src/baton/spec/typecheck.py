@@ -1,0 +1,271 @@
+"""Checks a value against a type of the snapshot.
+
+As lenient as pydantic is by default (that is how vLLM and Ray read their configs): a number may
+come as text, `1` may stand for true. What the snapshot calls `any` is never refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from baton.spec import catalog
+from baton.spec.faults import Path, shown
+from baton.spec.rules.registry import Finding
+from baton.spec.suggest import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.spec.catalog import Fields, TypeSpec
+
+TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
+FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
+# Objects whose extra keys the source accepts: Ray's custom resources, and models that ignore what
+# they do not know (pydantic's default; reported as a warning instead).
+OPEN_OBJECTS = frozenset({"BundleConfig"})
+CLOSED_BY_RAY = frozenset(
+    {"LLMConfig", "ModelLoadingConfig", "LoraConfig", "PlacementGroupConfig", "CloudMirrorConfig",
+     "PDServingArgs", "IngressClsConfig", "ExtraFiles", "CallbackConfig"}
+)  # fmt: skip
+
+
+def check_value(kind: TypeSpec, value: Any, path: Path) -> Iterator[Finding]:
+    """Yields what is wrong with `value`, nothing when it fits."""
+    if kind == "any":
+        return
+    if isinstance(kind, str):
+        if not _fits_plain(kind, value):
+            yield wrong_type(kind, value, path)
+        return
+    if "number" in kind:
+        yield from _check_number(kind, value, path)
+    elif "choice" in kind:
+        yield from _check_choice(kind["choice"], value, path)
+    elif "list" in kind:
+        if not isinstance(value, list):
+            yield wrong_type(kind, value, path)
+        else:
+            for index, item in enumerate(value):
+                yield from check_value(kind["list"], item, (*path, index))
+    elif "dict" in kind:
+        if not isinstance(value, dict):
+            yield wrong_type(kind, value, path)
+        else:
+            for key, item in value.items():
+                yield from check_value(kind["dict"], item, (*path, key))
+    elif "object" in kind:
+        yield from check_object(kind["object"], value, path)
+    elif "union" in kind:
+        yield from _check_union(kind["union"], value, path)
+
+
+def check_object(name: str, value: Any, path: Path) -> Iterator[Finding]:
+    """Checks a mapping against a named object: unknown keys, missing keys, values."""
+    if not isinstance(value, dict):
+        yield wrong_type({"dict": "any"}, value, path)
+        return
+    fields = catalog.objects()[name]
+    yield from check_fields(fields, value, path, name)
+    for key, entry in fields.items():
+        if entry.get("required") and key not in value:
+            yield missing_key(key, path)
+
+
+def check_fields(fields: Fields, value: dict[Any, Any], path: Path, name: str) -> Iterator[Finding]:
+    """Checks the keys that are there."""
+    for key, item in value.items():
+        entry = fields.get(key) if isinstance(key, str) else None
+        if entry is None:
+            if name not in OPEN_OBJECTS:
+                yield unknown_key(key, list(fields), (*path, key), name)
+            continue
+        if item is None and entry.get("default") is None and not entry.get("required"):
+            continue
+        yield from check_value(entry["type"], item, (*path, key))
+
+
+def unknown_key(key: Any, allowed: list[str], path: Path, name: str) -> Finding:
+    """An unknown key: refused by a closed object or when it is a near miss, else a warning."""
+    near = nearest(key, allowed)
+    closed = name in CLOSED_BY_RAY or name in catalog.vllm()["objects"]
+    cure = f"did you mean `{near}`?" if near else None
+    if closed or near:
+        return Finding(path, f"`{key}` is not a key of {_called(name)}", found=str(key),
+                       allowed=_listed(allowed), cure=cure)  # fmt: skip
+    return Finding(
+        path, f"`{key}` is not a key of {_called(name)}; Ray ignores it", found=str(key),
+        allowed=_listed(allowed), severity="warning", cure="remove it",
+    )  # fmt: skip
+
+
+def missing_key(key: str, path: Path) -> Finding:
+    """A key that must be there."""
+    return Finding(
+        (*path, key), f"`{key}` is missing", allowed="this key is required", cure=f"add `{key}:`"
+    )
+
+
+def wrong_type(kind: TypeSpec, value: Any, path: Path) -> Finding:
+    """A value of another type than is wanted."""
+    wanted = describe_type(kind)
+    name = path[-1] if path else "the file"
+    cure = None
+    if value is None:
+        cure = "give it a value, or remove the key"
+    elif isinstance(value, str) and kind in ("int", "float"):
+        cure = _human_number(value)
+    elif kind == "str":
+        cure = f'quote it: "{shown(value)}"'
+    return Finding(
+        path, f"`{name}` must be {wanted}, not {_type_name(value)}", found=shown(value),
+        allowed=wanted, cure=cure, at_value=value is not None,
+    )  # fmt: skip
+
+
+def _human_number(value: str) -> str | None:
+    """VLLM's command line takes `4k`; its Python API, which Ray uses, does not."""
+    units = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000,
+             "K": 1_024, "M": 1_024**2, "G": 1_024**3}  # fmt: skip
+    number, unit = value[:-1], value[-1:]
+    if unit in units and number.replace(".", "", 1).isdigit():
+        return f"write {int(float(number) * units[unit])}"
+    return None
+
+
+def fits(kind: TypeSpec, value: Any) -> bool:
+    """Whether a value fits a type."""
+    return next(check_value(kind, value, ()), None) is None
+
+
+def _check_union(kinds: list[TypeSpec], value: Any, path: Path) -> Iterator[Finding]:
+    if any(fits(kind, value) for kind in kinds):
+        return
+    real = [kind for kind in kinds if kind != "null"]
+    if len(real) == 1:
+        yield from check_value(real[0], value, path)
+        return
+    if isinstance(value, dict):
+        objects = [kind for kind in real if isinstance(kind, dict) and "object" in kind]
+        if objects:
+            yield from check_value(objects[0], value, path)
+            return
+    choices = [c for k in real if isinstance(k, dict) and "choice" in k for c in k["choice"]]
+    if choices and isinstance(value, str):
+        yield from _check_choice(choices, value, path)
+        return
+    yield wrong_type({"union": kinds}, value, path)
+
+
+def _check_choice(allowed: list[Any], value: Any, path: Path) -> Iterator[Finding]:
+    if any(value == item and type(value) is type(item) for item in allowed):
+        return
+    near = nearest(value, allowed) if isinstance(value, (str, int)) else None
+    name = path[-1] if path else "value"
+    yield Finding(
+        path, f"`{name}` is `{shown(value)}`, which is not one of its values", found=shown(value),
+        allowed=_listed([str(item) for item in allowed if item != ""]),
+        cure=f"did you mean `{near}`?" if near else None, at_value=True,
+    )  # fmt: skip
+
+
+def _check_number(kind: dict[str, Any], value: Any, path: Path) -> Iterator[Finding]:
+    if not _fits_plain(kind["number"], value):
+        yield wrong_type(kind["number"], value, path)
+        return
+    number = float(value)
+    wrong = (
+        ("ge" in kind and number < kind["ge"])
+        or ("gt" in kind and number <= kind["gt"])
+        or ("le" in kind and number > kind["le"])
+        or ("lt" in kind and number >= kind["lt"])
+        or math.isnan(number)
+    )
+    if wrong:
+        limits = describe_type(kind)
+        yield Finding(path, f"`{path[-1]}` is {shown(value)}, out of its range",
+                      found=shown(value), allowed=limits, at_value=True)  # fmt: skip
+
+
+def _fits_plain(kind: str, value: Any) -> bool:
+    if kind == "null":
+        return value is None
+    if kind == "str":
+        return isinstance(value, str)
+    if kind == "bool":
+        if isinstance(value, str):
+            return value.lower() in TRUE_WORDS | FALSE_WORDS
+        return isinstance(value, (bool, int, float)) and value in (0, 1)
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return _number_of(kind, value) is not None
+    if kind == "int":
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, (int, float))
+
+
+def _number_of(kind: str, value: str) -> float | int | None:
+    """A number that came as text, as pydantic reads it."""
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError:
+        return None
+
+
+def number_from_text(kind: str, value: str) -> float | int | None:
+    """The number that a piece of text stands for, or None."""
+    return _number_of(kind, value)
+
+
+def describe_type(kind: TypeSpec) -> str:
+    """A type in words."""
+    if isinstance(kind, str):
+        return {
+            "bool": "true or false", "int": "a whole number", "float": "a number",
+            "str": "text", "null": "null", "any": "anything",
+        }[kind]  # fmt: skip
+    if "number" in kind:
+        signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+        limits = " and ".join(f"{sign} {kind[key]:g}" for key, sign in signs.items() if key in kind)
+        return f"{describe_type(kind['number'])} {limits}"
+    if "choice" in kind:
+        return "one of " + _listed([str(item) for item in kind["choice"]])
+    if "list" in kind:
+        return "a list"
+    if "dict" in kind or "object" in kind:
+        return "a mapping"
+    return " or ".join(dict.fromkeys(describe_type(part) for part in kind["union"]))
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, (int, float)):
+        return f"the number {shown(value)}"
+    return f"the text {shown(value)}" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _listed(names: list[str], limit: int = 24) -> str:
+    if len(names) <= limit:
+        return ", ".join(names)
+    return ", ".join(names[:limit]) + f", … ({len(names)} in all)"
+
+
+def _called(name: str) -> str:
+    plain = {
+        "PDServingArgs": "`args` of a P/D application",
+        "LLMConfig": "Ray's LLMConfig",
+        "ModelLoadingConfig": "`model_loading_config`",
+        "KVTransferConfig": "`kv_transfer_config`",
+        "ServeDeploySchema": "a Serve config",
+        "ServeApplicationSchema": "an application",
+        "PlacementGroupConfig": "`placement_group_config`",
+        "HTTPOptionsSchema": "`http_options`",
+        "AutoscalingConfig": "`autoscaling_config`",
+    }
+    return plain.get(name, f"`{name}`")
