@@ -120,6 +120,7 @@ class Journey:
                 try:
                     return await self._decode(engine, attempt)
                 except LegFailed as failure:
+                    self._offer = None  # released or spent: the next try has its own or none
                     self._decode_failed(engine, failure, attempt, tried)
                     if attempt + 1 >= self._parts.settings.max_attempts and not alone:
                         alone = True
