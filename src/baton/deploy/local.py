@@ -11,8 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import httpx
 
@@ -25,6 +24,7 @@ from baton.errors import DeployFailed, EngineStartFailed, PortTaken
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from baton.deploy.intent import AppPlan, DeployPlan
     from baton.spec.lease import EngineLease
 
 Stage = Literal["environment", "Ray", "model", "prefill engine", "decode engine", "first handoff"]
@@ -34,41 +34,6 @@ POLL_S = 0.25
 HANDOFF_TRIES_S = 60.0
 # Long enough that vLLM's KV cache holds whole blocks of it, short enough for any context.
 HANDOFF_PROMPT = "The baton is handed from one runner to the next. " * 4
-
-
-@dataclass(frozen=True)
-class AppPlan:
-    """One application of the file."""
-
-    name: str
-    route_prefix: str
-    model_id: str
-    by_baton: bool
-    replicas: dict[str, int] = field(default_factory=dict)
-    """Engine replicas by role that must be ready."""
-    api_keys_env: str | None = None
-
-
-@dataclass(frozen=True)
-class DeployPlan:
-    """A checked file, as far as deploying needs it."""
-
-    name: str
-    file: str
-    serve_config: dict[str, Any]
-    apps: tuple[AppPlan, ...]
-    http_host: str
-    http_port: int
-    cpus: int
-    environment: dict[str, str] = field(default_factory=dict)
-    model_note: str = ""
-
-    @property
-    def endpoint(self) -> str:
-        """The base URL of the first application, without `/v1`."""
-        host = "127.0.0.1" if self.http_host in {"0.0.0.0", "::", ""} else self.http_host  # noqa: S104
-        prefix = self.apps[0].route_prefix.rstrip("/")
-        return f"http://{host}:{self.http_port}{prefix.removesuffix('/v1')}"
 
 
 def up(

@@ -34,11 +34,32 @@ class GatewayReplica:
 
     async def __serve_build_asgi_app__(self) -> Any:  # Ray Serve's own name
         """The gateway's ASGI app; Serve mounts it under the application's route_prefix."""
-        return build_gateway_app(
+        app = build_gateway_app(
             self._settings,
             LeaseDirectory(self._fetch, interval_s=DIRECTORY_INTERVAL_S),
             model_ids=[self._model_id],
         )
+        return _WithoutRequestId(app)
 
     async def _fetch(self) -> DirectorySnapshot:
         return DirectorySnapshot.model_validate(await self._actor.snapshot.remote())
+
+
+class _WithoutRequestId:
+    """Drops the gateway's `x-request-id` answer header: Serve adds the same one itself.
+
+    Ray 2.60, serve/_private/http_util.py, RequestIdMiddleware; it also fills in a missing id
+    before the gateway sees the request, so both are always the same.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def without(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, without)

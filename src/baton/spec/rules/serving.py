@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 _GONE_ARGS = {
     "proxy_deployment_config": (
         "the P/D proxy deployment is gone: decode hands over by itself",
-        ("for Baton's gateway set baton: {gateway: {num_replicas: …}}; for Ray's own ingress"
-        " `ingress_deployment_config`"),
+        (
+            "for Baton's gateway set baton: {gateway: {num_replicas: …}}; for Ray's own ingress"
+            " `ingress_deployment_config`"
+        ),
     ),
     "proxy_cls_config": (
         "the P/D proxy class is gone: decode hands over by itself",
