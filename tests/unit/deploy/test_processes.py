@@ -1,0 +1,75 @@
+"""Ending everything that belongs to a deployment, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+
+from baton.deploy.processes import MARKER, end_all, free_port, members, port_owner
+
+# Ignores SIGTERM and has a child in a session of its own, as engines do.
+STUBBORN = (
+    "import signal,subprocess,sys,time;"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "subprocess.Popen([sys.executable,'-c','import time;time.sleep(60)'],start_new_session=True);"
+    "print('up',flush=True);time.sleep(60)"
+)
+
+
+def start(marker: str, code: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, MARKER: marker},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_every_member_ends_and_a_bystander_lives() -> None:
+    """Neither SIGTERM's refusal nor a new session saves a member; another marker does."""
+    mine, other = secrets.token_hex(8), secrets.token_hex(8)
+    stubborn = start(mine, STUBBORN)
+    bystander = start(other, "import time;print('up',flush=True);time.sleep(60)")
+    try:
+        deadline_s = time.monotonic() + 20
+        while len(members(mine)) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert len(members(mine)) == 2
+        killed = end_all(mine, first_pid=stubborn.pid, patience_s=0.3)
+        assert killed >= 1
+        assert members(mine) == []
+        assert bystander.poll() is None
+    finally:
+        for process in (stubborn, bystander):
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def test_ending_nothing_is_no_error() -> None:
+    """`down` may come after everything has died by itself."""
+    assert end_all(secrets.token_hex(8)) == 0
+
+
+def test_the_owner_of_a_port_is_named_with_its_pid() -> None:
+    """So that the reader knows what to end."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        owner = port_owner("127.0.0.1", port)
+    assert owner is not None
+    assert str(os.getpid()) in owner
+
+
+def test_a_free_port_has_no_owner() -> None:
+    """And `free_port` finds one."""
+    assert port_owner("127.0.0.1", free_port()) is None

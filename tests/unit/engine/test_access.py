@@ -1,0 +1,90 @@
+"""The engine's own access line and its count of open requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from baton.engine.access import AccessLog
+
+SCOPE = {
+    "type": "http",
+    "path": "/v1/completions",
+    "headers": [(b"x-request-id", b"abc-p0")],
+}
+
+
+async def receive() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+async def send(message: Any) -> None:
+    assert message
+
+
+async def test_an_open_request_is_counted_until_it_ends() -> None:
+    """A drain waits for exactly these."""
+    inside, leave = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        inside.set()
+        await leave.wait()
+
+    access = AccessLog(app, role="decode")
+    task = asyncio.create_task(access(dict(SCOPE), receive, send))
+    await inside.wait()
+    assert access.count == 1
+    leave.set()
+    await task
+    assert access.count == 0
+
+
+async def test_a_request_that_is_cancelled_is_no_longer_counted() -> None:
+    """A caller who hangs up must not hold up a drain for ever."""
+    inside = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    access = AccessLog(app, role="decode")
+    task = asyncio.create_task(access(dict(SCOPE), receive, send))
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert access.count == 0
+
+
+async def test_the_line_carries_the_gateways_request_id(caplog: pytest.LogCaptureFixture) -> None:
+    """One id leads from the caller through the gateway to both engines."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    logger = logging.getLogger("baton")
+    before, logger.propagate = logger.propagate, True
+    try:
+        with caplog.at_level(logging.INFO, logger="baton.engine.access"):
+            await AccessLog(app, role="prefill")(dict(SCOPE), receive, send)
+    finally:
+        logger.propagate = before
+    (record,) = [r for r in caplog.records if r.name == "baton.engine.access"]
+    assert (record.request_id, record.status, record.role) == ("abc-p0", 200, "prefill")  # type: ignore[attr-defined]
+
+
+async def test_probes_are_neither_counted_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A probe every second must not keep a drain from ending."""
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(access.count)
+
+    access = AccessLog(app, role="prefill")
+    with caplog.at_level(logging.INFO, logger="baton.engine.access"):
+        await access({**SCOPE, "path": "/metrics"}, receive, send)
+    assert seen == [0]
+    assert not caplog.records

@@ -1,0 +1,43 @@
+"""What the workers found, joined to one statement."""
+
+from __future__ import annotations
+
+from baton.engine.evidence import gather_evidence
+
+
+def test_only_what_every_worker_has_counts_as_observed() -> None:
+    """One worker without the fast backend makes every handoff slow."""
+    workers = [
+        {"observed_backends": ["LIBFABRIC", "UCX"], "kv_buffer_device": "cuda"},
+        {"observed_backends": ["UCX"], "kv_buffer_device": "cuda"},
+    ]
+    found = gather_evidence(workers, {"kv_connector": "NixlConnector"})
+    assert found.observed_backends == ("UCX",)
+
+
+def test_ucx_is_requested_when_no_backend_is_named() -> None:
+    """vLLM's own default, so that requested and observed can be compared."""
+    found = gather_evidence([], {"kv_connector": "NixlConnector"})
+    assert found.requested_backends == ("UCX",)
+    assert found.observed_backends == ()
+
+
+def test_requested_backends_come_from_the_extra_config() -> None:
+    """As vLLM reads them."""
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_connector_extra_config": {"backends": ["LIBFABRIC"]},
+    }
+    assert gather_evidence([], config).requested_backends == ("LIBFABRIC",)
+
+
+def test_an_engine_without_kv_transfer_has_no_evidence() -> None:
+    """Nothing was asked for, and nothing is claimed."""
+    found = gather_evidence([{}], None)
+    assert (found.connector, found.requested_backends, found.observed_backends) == (None, (), ())
+
+
+def test_workers_that_disagree_on_the_buffer_device_leave_it_unknown() -> None:
+    """Unknown is not the same as any of the two."""
+    workers = [{"kv_buffer_device": "cpu"}, {"kv_buffer_device": "cuda"}]
+    assert gather_evidence(workers, {"kv_connector": "NixlConnector"}).kv_buffer_device is None
