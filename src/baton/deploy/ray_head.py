@@ -111,6 +111,9 @@ def start_head(name: str, *, cpus: int, settings_environment: dict[str, str]) ->
         )
         # Nothing outside this machine has business with its engines.
         | {MARKER: marker, "BATON_ENGINE_HOST": "127.0.0.1"}
+        # Ray runs its workers at nice 15 (ray_config_def.h, worker_niceness): on a laptop every
+        # browser tab would come before the engines.
+        | {"RAY_worker_niceness": "0"}
     )
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",

@@ -26,6 +26,7 @@ log = logging.getLogger("baton.serve.builder")
 DRAIN_MARGIN_S = 15.0
 # Requests reach engines over HTTP, not through Serve: its own limit must never be what refuses.
 UNLIMITED_ONGOING = 1_000_000
+HEALTH_CHECK_PERIOD_S = 2.0
 LOCAL_MODEL_CALLBACK = "baton.engine.callbacks.LocalModel"
 
 
@@ -79,6 +80,8 @@ def engine_config(config: dict[str, Any], settings: BatonBlock) -> dict[str, Any
       (ray 2.60 `engines/vllm/vllm_engine.py`, `_start_async_llm_engine`), the engine's `/metrics`
       is empty, and neither load nor KV bytes can be read.
     - `graceful_shutdown_timeout_s` above the drain: Serve kills what has not ended by then.
+    - `health_check_period_s: 2`: Serve replaces a replica after three failed checks; with Ray Serve
+      LLM's ten seconds a dead engine would be out for half a minute before it is started again.
     - no download step for a model that lies in a folder: it would import vLLM once more, in a
       process of its own, to find that there is nothing to do.
     """
@@ -88,6 +91,7 @@ def engine_config(config: dict[str, Any], settings: BatonBlock) -> dict[str, Any
         drain_s, float(deployment.get("graceful_shutdown_timeout_s") or 0.0)
     )
     deployment.setdefault("graceful_shutdown_wait_loop_s", 0.1)
+    deployment.setdefault("health_check_period_s", HEALTH_CHECK_PERIOD_S)
     added: dict[str, Any] = {"deployment_config": deployment, "log_engine_metrics": False}
     if config.get("log_engine_metrics"):
         log.warning("log_engine_metrics is set to false: the engine's own /metrics needs it")
