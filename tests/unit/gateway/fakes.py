@@ -103,7 +103,14 @@ class FakeEngine:
             return web.json_response({"data": [{"id": self.model, "max_model_len": 1000}]})
         raw = await request.read()
         body = json.loads(raw) if raw else {}
-        self.seen.append(Seen(request.path_qs, body, {k.lower(): v for k, v in request.headers.items()}, request.method))
+        self.seen.append(
+            Seen(
+                request.path_qs,
+                body,
+                {k.lower(): v for k, v in request.headers.items()},
+                request.method,
+            )
+        )
         self.arrived.set()
         behave = self.plan.popleft() if self.plan else self.always
         self.running += 1
@@ -275,7 +282,12 @@ async def stack(
     )
     app = build_gateway_app(settings or BatonBlock(), view, route_prefix=route_prefix)
     config = uvicorn.Config(
-        app, port=0, lifespan=lifespan, log_config=None, ws="none", root_path=root_path,
+        app,
+        port=0,
+        lifespan=lifespan,
+        log_config=None,
+        ws="none",
+        root_path=root_path,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
