@@ -92,6 +92,7 @@ TABLE: tuple[Route, ...] = (
         "pd",
         "generates (decision 0005)",
         dialect="anthropic",
+        terminator=b'event: message_stop\ndata: {"type":"message_stop"}',
         preamble_events=1,
         token_limits=("max_tokens",),
     ),

@@ -487,3 +487,14 @@ async def test_responses_and_messages_are_disaggregated():
             assert (status, headers["x-baton-route"]) == (200, "pd")
             assert s.prefill[0].seen[-1].body[limit] == 1
             assert s.decode[0].seen[-1].body[limit] == 50
+
+
+@pytest.mark.parametrize("end_early", [False, True])
+async def test_a_messages_stream_ends_whole_or_with_an_anthropic_error(end_early):
+    """Its own last event, its own kind of error."""
+    async with stack() as s:
+        s.decode[0].always = Behave(end_early=end_early)
+        body = {"messages": [{"role": "user", "content": LONG}], "stream": True}
+        _, raw, _ = await s.post("/v1/messages", body)
+        last = raw.split(b"\n\n")[-2]
+        assert last.startswith(b"event: error\ndata: {" if end_early else b"event: message_stop\n")
