@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from baton.errors import PrefillFailed
-from baton.gateway.engine_client import LegFailed
+from baton.errors import LegFailed, PrefillFailed
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
