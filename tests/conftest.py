@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# No test asserts wall-clock time, and Hypothesis' deadline would.
+settings.register_profile("baton", deadline=None)
+settings.load_profile("baton")
 
 _ORDER = ("unit", "contract", "integration", "e2e")
 

@@ -13,14 +13,20 @@ Every error that a person may see gives fact, place and cure::
     ├── NotRunning                 nothing of that name runs here
     └── GatewayError               has an HTTP status and an OpenAI error type
         ├── RequestRefused         400: the caller's request is wrong
+        │   ├── MethodRefused      405
+        │   ├── BodyTooSlow        408
+        │   ├── MediaTypeRefused   415
+        │   └── ResponseGone       404: a stored response whose engine no longer runs
         ├── NotAuthenticated       401
         ├── RouteUnknown           404: not a route that Baton serves
         ├── ModelUnknown           404
         ├── BodyTooLarge           413
         ├── Saturated              429, with Retry-After
         ├── EngineFailed           502: a leg broke and nothing could replace it
+        │   ├── LegFailed          one call to one engine, with the kind of failure
         │   ├── PrefillFailed      caught by recovery: another prefill engine, or decode alone
         │   ├── DecodeFailed       caught by recovery before the first byte
+        │   │   └── BrokenStream   after it: the caller got an error event
         │   └── HandoffRejected    decode did not take the KV that prefill offered
         ├── NoEngineAvailable      503
         └── DeadlinePassed         504
@@ -28,7 +34,7 @@ Every error that a person may see gives fact, place and cure::
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 
 class BatonError(Exception):
@@ -133,6 +139,34 @@ class RequestRefused(GatewayError):
     kind = "invalid_request_error"
 
 
+class MethodRefused(RequestRefused):
+    """A route that is served, but not with this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooSlow(RequestRefused):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class MediaTypeRefused(RequestRefused):
+    """A body in a form that is not read here."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class ResponseGone(RequestRefused):
+    """A stored response whose engine no longer runs."""
+
+    status = 404
+    code = "response_not_found"
+
+
 class NotAuthenticated(GatewayError):
     """No key, or one that is not known."""
 
@@ -185,12 +219,38 @@ class EngineFailed(GatewayError):
     code = "engine_failed"
 
 
+FailureKind = Literal[
+    "refused",  # no connection: nothing was sent
+    "disconnected",  # the connection broke before the answer's status
+    "truncated",  # the answer began and its body broke off
+    "timeout",  # no answer in time
+    "server_error",  # 5xx
+    "busy",  # 429 or 503: the engine takes nothing now
+    "unauthorized",  # 401 or 403: the gateway's secret is wrong, not the caller's key
+    "no_params",  # prefill answered without KV params
+    "error_event",  # a stream whose first event is an engine error: the KV load failed
+]
+
+
+class LegFailed(EngineFailed):
+    """One call to one engine failed. `failure` says how, `engine` whose `replica_id` it was."""
+
+    def __init__(self, failure: FailureKind, engine: str, detail: str = "") -> None:
+        self.failure = failure
+        self.engine = engine
+        super().__init__(f"The engine failed: {failure}.", place=detail or None)
+
+
 class PrefillFailed(EngineFailed):
     """The prefill leg refused, died or passed its deadline."""
 
 
 class DecodeFailed(EngineFailed):
     """The decode leg refused, died or broke off."""
+
+
+class BrokenStream(DecodeFailed):
+    """A stream that broke after its first byte. The caller has been told."""
 
 
 class HandoffRejected(EngineFailed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from baton.errors import GatewayError, RequestRefused, Saturated
+from baton.errors import GatewayError, Saturated
 from baton.gateway.openai_errors import body_of, stream_event
 
 if TYPE_CHECKING:
@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from baton.gateway.caller import Caller, Header
     from baton.gateway.routes import Route
     from baton.observe.timeline import Timeline
-
-
-class MethodRefused(RequestRefused):
-    """A route that is served, but not with this method."""
-
-    status = 405
-    code = "method_not_allowed"
 
 
 def way_headers(timeline: Timeline) -> list[Header]:

@@ -18,14 +18,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from baton.errors import (
+    BrokenStream,
     ConfigRefused,
     GatewayError,
+    MethodRefused,
     RouteUnknown,
     Saturated,
 )
 from baton.gateway import own_routes
 from baton.gateway.admission import Admission
-from baton.gateway.answers import MethodRefused, answer_error, answer_fault, way_headers
+from baton.gateway.answers import answer_error, answer_fault, way_headers
 from baton.gateway.auth import Keys
 from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.engine_client import EngineClient
@@ -36,7 +38,7 @@ from baton.gateway.prefill import RequestRejected
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight
-from baton.gateway.stream import BrokenStream, relay
+from baton.gateway.stream import relay
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
@@ -259,7 +261,11 @@ class GatewayApp:
         async def watch() -> None:
             # The only other task of a request. Cancelling the request closes its legs' connections.
             nonlocal hung_up
-            await caller.hung_up()
+            try:
+                await caller.hung_up()
+            except Exception:  # a server whose channel broke: it ends the request itself
+                log.debug("the caller's channel broke", exc_info=True)
+                return
             if me is not None and not caller.finished:
                 hung_up = True
                 me.cancel()

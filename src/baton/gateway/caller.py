@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from baton.errors import BodyTooLarge, RequestRefused
+from baton.errors import BodyTooLarge, BodyTooSlow, MediaTypeRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -28,20 +28,6 @@ BODY_TIMEOUT_S = 60.0
 
 class CallerGone(Exception):
     """The caller hung up before its body was read."""
-
-
-class BodyTooSlow(RequestRefused):
-    """The body did not arrive in time."""
-
-    status = 408
-    code = "request_timeout"
-
-
-class MediaTypeRefused(RequestRefused):
-    """A body in a form that is not read here."""
-
-    status = 415
-    code = "unsupported_media_type"
 
 
 class Caller:

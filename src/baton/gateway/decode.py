@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from baton.gateway.engine_client import LegFailed, failure_of_status
+from baton.errors import LegFailed
+from baton.gateway.engine_client import failure_of_status
 from baton.gateway.openai_errors import reshape
 from baton.gateway.prefill import RequestRejected
 

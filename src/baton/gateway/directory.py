@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from baton.errors import ConfigRefused
-from baton.gateway.engine_client import EngineClient, LegFailed
+from baton.errors import ConfigRefused, LegFailed
+from baton.gateway.engine_client import EngineClient
 from baton.spec.lease import DirectorySnapshot, EngineLease
 
 if TYPE_CHECKING:

@@ -7,43 +7,23 @@ What a leg needs to know about a failure is its kind, because the kind decides w
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import aiohttp
 
-from baton.errors import EngineFailed
+from baton.errors import LegFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from baton.errors import FailureKind
     from baton.spec.lease import EngineLease
-
-FailureKind = Literal[
-    "refused",  # no connection: nothing was sent
-    "disconnected",  # the connection broke before the answer's status
-    "truncated",  # the answer began and its body broke off
-    "timeout",  # no answer in time
-    "server_error",  # 5xx
-    "busy",  # 429 or 503: the engine takes nothing now
-    "unauthorized",  # 401 or 403: our secret is wrong, not the caller's key
-    "no_params",  # prefill answered without KV params
-    "error_event",  # a stream whose first event is an engine error: the KV load failed
-]
 
 CONNECT_TIMEOUT_S = 3.0
 # vLLM's uvicorn closes idle connections after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE); ours go first,
 # so that a request is never sent into a connection that is being closed.
 KEEPALIVE_S = 4.0
 _READ_BUFFER = 256 * 1024
-
-
-class LegFailed(EngineFailed):
-    """One call to one engine failed. `failure` says how."""
-
-    def __init__(self, failure: FailureKind, engine: str, detail: str = "") -> None:
-        self.failure = failure
-        self.engine = engine
-        super().__init__(f"The engine failed: {failure}.", place=detail or None)
 
 
 class EngineAnswer:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from baton.errors import PrefillFailed
-from baton.gateway.engine_client import LegFailed
+from baton.errors import LegFailed, PrefillFailed
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
@@ -39,12 +38,14 @@ FOR_PREFILL: dict[str, Any] = {
 RELEASE_TIMEOUT_S = 5.0
 ABORT_SETTLES_S = 0.5
 """How long after a decode leg was closed its abort has surely reached the engine's core."""
-PREFILL_GRACE_S = 0.25
+PREFILL_GRACE_S = 0.5
 """How long a prefill leg that nobody waits for may still answer, so that its KV can be released.
 
-Closing its connection ends a prefill that runs. One that has just finished would keep its blocks
-until the lease ends, and its answer, which names them, would be lost. Waiting this long first
-turns that race into a release for every prefill that is nearly done.
+vLLM reads aborts between steps. A prompt that waits in its queue, or has more chunks to come, ends
+there and holds nothing. One whose last step is running finishes all the same: its blocks then wait
+for the lease to end, and the answer that names them is lost if the connection was closed. Letting
+it answer costs no compute that an abort would have saved. After the grace the leg is closed, since
+what is still unanswered is most likely queued, and must not be computed for nobody.
 """
 _MAX_PENDING = 1000
 _RELEASE_ENGINES = 2

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from baton.errors import DeadlinePassed, EngineFailed, NoEngineAvailable, RequestRefused
+from baton.errors import (
+    DeadlinePassed,
+    EngineFailed,
+    LegFailed,
+    NoEngineAvailable,
+    ResponseGone,
+)
 from baton.gateway.decode import decode_body, engine_tag, open_decode
 from baton.gateway.directory import SECRET_HEADER
-from baton.gateway.engine_client import LegFailed
 from baton.gateway.handoff import ABORT_SETTLES_S
 from baton.gateway.prefill import RequestRejected, run_prefill
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
@@ -338,13 +343,6 @@ class Journey:
     def _retry(self, leg: str, failure: LegFailed) -> None:
         self._parts.budget.spend()
         self._parts.metrics.retries.labels(leg, failure.failure).inc()
-
-
-class ResponseGone(RequestRefused):
-    """A stored response whose engine no longer runs."""
-
-    status = 404
-    code = "response_not_found"
 
 
 def engine_path(route: Route, ident: str | None) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from baton.errors import PrefillFailed
-from baton.gateway.engine_client import LegFailed, failure_of_status
+from baton.errors import LegFailed, PrefillFailed
+from baton.gateway.engine_client import failure_of_status
 from baton.gateway.handoff import FOR_PREFILL, parse_offer
 from baton.gateway.openai_errors import reshape
 from baton.gateway.request_body import encode_body

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from baton.errors import DeadlinePassed, DecodeFailed, NoEngineAvailable, Saturated
 
 if TYPE_CHECKING:
-    from baton.errors import GatewayError
-    from baton.gateway.engine_client import FailureKind
+    from baton.errors import FailureKind, GatewayError
 
 
 def after_prefill_failure(

@@ -92,6 +92,7 @@ TABLE: tuple[Route, ...] = (
         "pd",
         "generates (decision 0005)",
         dialect="anthropic",
+        terminator=b'event: message_stop\ndata: {"type":"message_stop"}',
         preamble_events=1,
         token_limits=("max_tokens",),
     ),
@@ -205,17 +206,18 @@ def local_path(path: str, root_path: str, prefix: str) -> str | None:
     """The path below `route_prefix`, as vLLM spells it; None when it is not below.
 
     Servers disagree on whether `path` still holds `root_path` (the ASGI spec says yes, some strip
-    it), so both are taken. Under a prefix that ends in `/v1` callers expect `/v1/chat/completions`
-    and not `/v1/v1/…`, so the prefix stands for the route's own `/v1`.
+    it), so both are taken; without a prefix, `root_path` is it. Under a prefix that ends in `/v1`
+    callers expect `/v1/chat/completions` and not `/v1/v1/…`, so the prefix stands for the route's
+    own `/v1`.
     """
-    prefix = prefix.rstrip("/")
     root_path = root_path.rstrip("/")
+    prefix = prefix.rstrip("/") or root_path
     rest = path
     if prefix and _below(path, prefix):
         rest = path[len(prefix) :]
     elif root_path and _below(path, root_path):
         rest = path[len(root_path) :]
-        if prefix and not root_path.endswith(prefix):
+        if not root_path.endswith(prefix):
             if not _below(rest, prefix):
                 return None
             rest = rest[len(prefix) :]

@@ -6,8 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from baton.errors import DecodeFailed
-from baton.gateway.engine_client import LegFailed
+from baton.errors import BrokenStream, LegFailed
 from baton.gateway.openai_errors import stream_event
 
 if TYPE_CHECKING:
@@ -49,10 +48,6 @@ class WholeEvents:
     def rest(self) -> bytes:
         """What is left when the stream has ended."""
         return bytes(self._rest)
-
-
-class BrokenStream(DecodeFailed):
-    """A stream that broke after its first byte. The caller has been told."""
 
 
 async def relay(

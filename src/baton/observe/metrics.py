@@ -68,7 +68,7 @@ class GatewayMetrics:
         )
         self.rejected = Counter(
             "baton_rejected",
-            "Requests answered with an error before any engine saw them, by error code.",
+            "Requests answered with an error of the gateway's own, by its code.",
             ["code"],
             registry=self.registry,
         )

@@ -103,7 +103,14 @@ class FakeEngine:
             return web.json_response({"data": [{"id": self.model, "max_model_len": 1000}]})
         raw = await request.read()
         body = json.loads(raw) if raw else {}
-        self.seen.append(Seen(request.path_qs, body, {k.lower(): v for k, v in request.headers.items()}, request.method))
+        self.seen.append(
+            Seen(
+                request.path_qs,
+                body,
+                {k.lower(): v for k, v in request.headers.items()},
+                request.method,
+            )
+        )
         self.arrived.set()
         behave = self.plan.popleft() if self.plan else self.always
         self.running += 1
@@ -168,7 +175,7 @@ class FakeEngine:
         }
         return web.json_response({"choices": [], "kv_transfer_params": params})
 
-    async def _stream(
+    async def _stream(  # noqa: C901  (one branch for each way to fail)
         self, request: web.Request, params: dict[str, Any] | None, behave: Behave
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -181,6 +188,9 @@ class FakeEngine:
                 if behave.split:
                     await asyncio.sleep(0)
 
+        last = b"data: [DONE]\n\n"
+        if request.path == "/v1/messages":
+            last = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
         if behave.error_first:
             error = {"error": {"message": "Internal server error", "type": "x", "code": 500}}
             await write(b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n")
@@ -202,7 +212,7 @@ class FakeEngine:
             await write(f'data: {{"engine": "{self.name}", "text": "t{n} "}}\n\n'.encode())
             await asyncio.sleep(self.token_delay_s)
         if not behave.end_early:
-            await write(b"data: [DONE]\n\n")
+            await write(last)
         return response
 
 
@@ -275,7 +285,12 @@ async def stack(
     )
     app = build_gateway_app(settings or BatonBlock(), view, route_prefix=route_prefix)
     config = uvicorn.Config(
-        app, port=0, lifespan=lifespan, log_config=None, ws="none", root_path=root_path,
+        app,
+        port=0,
+        lifespan=lifespan,
+        log_config=None,
+        ws="none",
+        root_path=root_path,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)

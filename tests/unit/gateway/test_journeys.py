@@ -362,9 +362,9 @@ async def test_a_hang_up_in_the_queue_leaves_it():
         assert s.app.admission.inflight == 0
 
 
-@pytest.mark.parametrize(
-    ("extra", "reason"),
-    [
+async def test_what_pd_cannot_do_right_goes_to_decode_alone():
+    """Whole and unchanged, and the timeline says why."""
+    cases = [
         ({"n": 2}, "n"),
         ({"best_of": 2}, "best_of"),
         ({"echo": True}, "echo"),
@@ -373,26 +373,24 @@ async def test_a_hang_up_in_the_queue_leaves_it():
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"use_beam_search": True}, "beam_search"),
         ({"truncate_prompt_tokens": -1}, "truncation"),
-    ],
-)
-async def test_what_pd_cannot_do_right_goes_to_decode_alone(extra, reason):
-    """Whole and unchanged, and the timeline says why."""
+    ]
     async with stack() as s:
-        status, _, headers = await s.complete(**extra)
-        assert (status, headers["x-baton-route"]) == (200, "decode_only")
+        for extra, reason in cases:
+            status, _, headers = await s.complete(**extra)
+            assert (status, headers["x-baton-route"]) == (200, "decode_only")
+            assert s.decode[0].seen[-1].body == {"prompt": LONG, **extra}
+            lines = json.loads((await s.get("/baton/requests"))[1])["requests"]
+            assert lines[-1]["reason"] == reason
         assert s.prefill[0].seen == []
-        assert s.decode[0].seen[0].body == {"prompt": LONG, **extra}
-        (line,) = json.loads((await s.get("/baton/requests"))[1])["requests"]
-        assert line["reason"] == reason
 
 
-@pytest.mark.parametrize("route", ["/v1/embeddings", "/tokenize", "/v1/rerank"])
-async def test_routes_that_generate_nothing_go_to_decode(route):
+async def test_routes_that_generate_nothing_go_to_decode():
     """As they are."""
     async with stack() as s:
-        status, raw, headers = await s.post(route, {"input": "x"})
-        assert (status, json.loads(raw)["path"]) == (200, route)
-        assert headers["x-baton-route"] == "decode_only"
+        for route in ("/v1/embeddings", "/tokenize", "/v1/rerank"):
+            status, raw, headers = await s.post(route, {"input": "x"})
+            assert (status, json.loads(raw)["path"]) == (200, route)
+            assert headers["x-baton-route"] == "decode_only"
 
 
 async def test_mode_never_leaves_prefill_on_decode_and_the_header_overrides_it():
@@ -489,3 +487,14 @@ async def test_responses_and_messages_are_disaggregated():
             assert (status, headers["x-baton-route"]) == (200, "pd")
             assert s.prefill[0].seen[-1].body[limit] == 1
             assert s.decode[0].seen[-1].body[limit] == 50
+
+
+@pytest.mark.parametrize("end_early", [False, True])
+async def test_a_messages_stream_ends_whole_or_with_an_anthropic_error(end_early):
+    """Its own last event, its own kind of error."""
+    async with stack() as s:
+        s.decode[0].always = Behave(end_early=end_early)
+        body = {"messages": [{"role": "user", "content": LONG}], "stream": True}
+        _, raw, _ = await s.post("/v1/messages", body)
+        last = raw.split(b"\n\n")[-2]
+        assert last.startswith(b"event: error\ndata: {" if end_early else b"event: message_stop\n")

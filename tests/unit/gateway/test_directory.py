@@ -1,0 +1,118 @@
+"""What the gateway believes about engines, and when it changes its mind."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from baton.errors import ConfigRefused
+from baton.gateway.directory import FixedDirectory, LeaseDirectory, checked_url
+from baton.spec.lease import DirectorySnapshot, EngineLease
+from tests.unit.gateway.fakes import FakeEngine
+
+
+def _lease(name, role="decode", state="ready"):
+    return EngineLease(
+        replica_id=name, role=role, url="http://x:1", engine_id=name, model_id="m", state=state
+    )
+
+
+async def test_the_last_known_view_stays_when_the_directory_is_lost(caplog):
+    """Said once in the log and counted at every failure."""
+    answers = [DirectorySnapshot(engines=(_lease("a"),), engine_secret="s")]
+
+    async def fetch():
+        return answers.pop()
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    with caplog.at_level(logging.WARNING, "baton"):
+        await directory._read()
+        await directory._read()
+    assert [e.replica_id for e in directory.decode_engines()] == ["a"]
+    assert directory.engine_secret == "s"
+    assert directory.failures == 2
+    assert len(caplog.records) == 1
+    await directory.close()
+
+
+async def test_only_ready_engines_of_the_role_are_chosen_from():
+    """Starting and draining ones get nothing new."""
+    engines = (_lease("a"), _lease("b", state="draining"), _lease("p", "prefill"),
+               _lease("c", state="starting"))  # fmt: skip
+
+    async def fetch():
+        return DirectorySnapshot(engines=engines)
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    assert [e.replica_id for e in directory.decode_engines()] == ["a"]
+    assert [e.replica_id for e in directory.prefill_engines()] == ["p"]
+    assert len(directory.all_engines()) == 4
+    await directory.close()
+
+
+async def test_a_suspect_is_avoided_unless_nothing_else_decodes(monkeypatch):
+    """A decode suspect is better than an error; a prefill suspect is not worth a try."""
+    engines = (_lease("a"), _lease("b"), _lease("p", "prefill"))
+
+    async def fetch():
+        return DirectorySnapshot(engines=engines)
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    directory.suspect("a")
+    directory.suspect("p")
+    assert [e.replica_id for e in directory.decode_engines()] == ["b"]
+    assert directory.prefill_engines() == []
+    directory.suspect("b")
+    assert len(directory.decode_engines()) == 2
+    monkeypatch.setattr("baton.gateway.directory.time.monotonic", lambda: 1e12)
+    assert not directory.is_suspect("a")
+    await directory.close()
+
+
+async def test_a_fixed_engine_is_out_while_its_probe_fails_and_in_when_it_answers():
+    """Health, a model card, and back again."""
+    engine = await FakeEngine("d").start()
+    directory = FixedDirectory([], [engine.url], interval_s=60)
+    await directory.start()
+    (lease,) = directory.decode_engines()
+    assert (lease.model_id, lease.max_model_len) == ("m", 1000)
+    engine.healthy = False
+    await directory._read()
+    assert directory.decode_engines() == []
+    engine.healthy = True
+    await directory._read()
+    assert len(directory.decode_engines()) == 1
+    await directory.close()
+    await engine.stop()
+
+
+async def test_an_engine_that_is_not_up_yet_does_not_stop_the_start():
+    """It joins when it answers."""
+    directory = FixedDirectory(["http://127.0.0.1:9"], ["http://127.0.0.1:9/".replace("9", "1")])
+    await directory.start()
+    assert directory.decode_engines() == []
+    await directory.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost:1", "ftp://x", "http://", "http://x:99999", "http://x/v1", "http://x?a"]
+)
+def test_a_url_that_is_none_is_refused_with_a_cure(text):
+    """One line that shows how to write it."""
+    with pytest.raises(ConfigRefused) as refused:
+        checked_url(text)
+    assert "http://HOST:PORT" in refused.value.cure
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [([], []), (["http://a:1"], ["http://a:1"]), ([], ["http://a:1", "http://a:1/"])],
+)
+def test_an_engine_has_one_role_and_stands_once(prefill, decode):
+    """And there is at least one decode engine."""
+    with pytest.raises(ConfigRefused):
+        FixedDirectory(prefill, decode)
