@@ -33,12 +33,24 @@ CPU_ENV = {
 # Environment that is about fabrics and GPUs, and keeps a CPU engine from starting or misleads it.
 _GPU_ENV_PREFIXES = ("NCCL_", "CUDA_", "NVIDIA_", "FI_", "UCX_", "NVSHMEM_")
 _GPU_ONLY = (
-    "gpu_memory_utilization", "quantization", "cpu_offload_gb", "attention_backend",
-    "disable_custom_all_reduce", "enable_dbo", "moe_backend", "linear_backend", "all2all_backend",
-    "kv_cache_memory_bytes", "num_gpu_blocks_override", "enable_sleep_mode",
-    "cudagraph_capture_sizes", "max_cudagraph_capture_size", "compilation_config",
-    "distributed_executor_backend", "async_scheduling",
-)  # fmt: skip
+    "gpu_memory_utilization",
+    "quantization",
+    "cpu_offload_gb",
+    "attention_backend",
+    "disable_custom_all_reduce",
+    "enable_dbo",
+    "moe_backend",
+    "linear_backend",
+    "all2all_backend",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "enable_sleep_mode",
+    "cudagraph_capture_sizes",
+    "max_cudagraph_capture_size",
+    "compilation_config",
+    "distributed_executor_backend",
+    "async_scheduling",
+)
 
 
 @dataclass(frozen=True)
@@ -87,17 +99,26 @@ def adapt(
         document["applications"][index]["args"] = copy.deepcopy(adapted.args)
         all_changes.extend(_change(checked, step, base) for step in steps)
     result = replace(
-        checked, document=document, applications=tuple(apps),
+        checked,
+        document=document,
+        applications=tuple(apps),
         changes=(*checked.changes, *all_changes),
-    )  # fmt: skip
+    )
     return result, all_changes
 
 
 def _change(checked: CheckedFile, step: _Step, base: Path) -> Change:
     path = (*base, *step.edit.path)
     edit = replace(step.edit, path=path)
-    return Change(step.rule_id, step.summary, dotted(path), step.before, step.after, edit,
-                  checked.source.place(path))  # fmt: skip
+    return Change(
+        step.rule_id,
+        step.summary,
+        dotted(path),
+        step.before,
+        step.after,
+        edit,
+        checked.source.place(path),
+    )
 
 
 def _application(
@@ -133,10 +154,13 @@ def _application(
     apply(_length(view(facts)))
     final = view(facts)
     adapted = replace(
-        app, args=args, facts=facts, answering_model=answering,
+        app,
+        args=args,
+        facts=facts,
+        answering_model=answering,
         baton=BatonBlock.model_validate(args.get("baton") or {}),
         roles={role.role: RoleSpec.of(role) for role in final.roles},
-    )  # fmt: skip
+    )
     return adapted, steps
 
 
@@ -150,9 +174,12 @@ def _set(rule_id: str, role: RoleView, path: Path, value: Any, summary: str) -> 
     for part in path:
         before = mapping(before).get(part)
     return _Step(
-        rule_id, f"{role.role}: {summary}", "nothing" if before is None else shown(before),
-        shown(value), Edit("set", (*role.path, *path), value=value),
-    )  # fmt: skip
+        rule_id,
+        f"{role.role}: {summary}",
+        "nothing" if before is None else shown(before),
+        shown(value),
+        Edit("set", (*role.path, *path), value=value),
+    )
 
 
 def _delete(rule_id: str, role: RoleView, path: Path, summary: str) -> _Step:
@@ -160,9 +187,12 @@ def _delete(rule_id: str, role: RoleView, path: Path, summary: str) -> _Step:
     for part in path:
         before = mapping(before).get(part)
     return _Step(
-        rule_id, f"{role.role}: {summary}", shown(before), "removed",
+        rule_id,
+        f"{role.role}: {summary}",
+        shown(before),
+        "removed",
         Edit("delete", (*role.path, *path)),
-    )  # fmt: skip
+    )
 
 
 def _hardware(role: RoleView) -> Iterator[_Step]:
@@ -172,8 +202,12 @@ def _hardware(role: RoleView) -> Iterator[_Step]:
         yield _delete("BTN-220", role, ("accelerator_config",), "there is no accelerator")
     options = mapping(role.deployment.get("ray_actor_options"))
     if options.get("num_gpus"):
-        yield _delete("BTN-220", role, ("deployment_config", "ray_actor_options", "num_gpus"),
-                      "there is no GPU")  # fmt: skip
+        yield _delete(
+            "BTN-220",
+            role,
+            ("deployment_config", "ray_actor_options", "num_gpus"),
+            "there is no GPU",
+        )
 
 
 def _placement(role: RoleView) -> Iterator[_Step]:
@@ -191,8 +225,9 @@ def _transfer(role: RoleView) -> Iterator[_Step]:
         yield _set("BTN-222", role, (*kv, "kv_buffer_device"), "cpu", "KV lies in host memory")
     if role.backends != ["UCX"]:
         extra = {**role.extra, "backends": ["UCX"]}
-        yield _set("BTN-223", role, (*kv, "kv_connector_extra_config"), extra,
-                   "UCX needs no fabric")  # fmt: skip
+        yield _set(
+            "BTN-223", role, (*kv, "kv_connector_extra_config"), extra, "UCX needs no fabric"
+        )
 
 
 def _engine(role: RoleView) -> Iterator[_Step]:
@@ -200,12 +235,18 @@ def _engine(role: RoleView) -> Iterator[_Step]:
         if key in role.engine:
             yield _delete("BTN-224", role, ("engine_kwargs", key), "for GPUs only")
     if role.engine.get("enforce_eager") is not True:
-        yield _set("BTN-225", role, ("engine_kwargs", "enforce_eager"), True,
-                   "compiling takes minutes on a CPU")  # fmt: skip
+        yield _set(
+            "BTN-225",
+            role,
+            ("engine_kwargs", "enforce_eager"),
+            True,
+            "compiling takes minutes on a CPU",
+        )
     kv_dtype = role.engine.get("kv_cache_dtype", "auto")
     if kv_dtype not in ("auto", "bfloat16", "float16"):
-        yield _delete("BTN-226", role, ("engine_kwargs", "kv_cache_dtype"),
-                      "this KV type needs a GPU")  # fmt: skip
+        yield _delete(
+            "BTN-226", role, ("engine_kwargs", "kv_cache_dtype"), "this KV type needs a GPU"
+        )
 
 
 def _environment(role: RoleView) -> Iterator[_Step]:
@@ -228,8 +269,13 @@ def _tensor_parallel(app: AppView, machine: Machine) -> Iterator[_Step]:
         return
     for role in app.roles:
         if role.tp > 1:
-            yield _set("BTN-228", role, ("engine_kwargs", "tensor_parallel_size"), 1,
-                       f"{workers} workers for {machine.cores} cores")  # fmt: skip
+            yield _set(
+                "BTN-228",
+                role,
+                ("engine_kwargs", "tensor_parallel_size"),
+                1,
+                f"{workers} workers for {machine.cores} cores",
+            )
 
 
 def _transport(app: AppView) -> Iterator[_Step]:
@@ -237,8 +283,9 @@ def _transport(app: AppView) -> Iterator[_Step]:
     if require in ("any", "shm", "tcp"):
         return
     path = ("baton", "transport", "require")
-    yield _Step("BTN-229", f"this machine has no {require}", require, "any",
-                Edit("set", path, value="any"))  # fmt: skip
+    yield _Step(
+        "BTN-229", f"this machine has no {require}", require, "any", Edit("set", path, value="any")
+    )
 
 
 def _facts_of(args: dict[str, Any]) -> ModelFacts | None:
@@ -266,14 +313,35 @@ def _model(role: RoleView, folder: FilePath, reason: str) -> Iterator[_Step]:
     asked = role.model_source or role.model_id or "the model"
     loading = {**role.loading, "model_source": str(folder)}
     loading.pop("tokenizer_source", None)
-    yield _set("BTN-230", role, ("model_loading_config",), loading,
-               f"{folder.name} answers as `{role.model_id}`, because of {asked}: {reason}")  # fmt: skip
+    yield _set(
+        "BTN-230",
+        role,
+        ("model_loading_config",),
+        loading,
+        f"{folder.name} answers as `{role.model_id}`, because of {asked}: {reason}",
+    )
     if "HF_HUB_OFFLINE" not in role.env_vars:
-        yield _set("BTN-230", role, ("runtime_env", "env_vars", "HF_HUB_OFFLINE"), "1",
-                   "the folder is all there is")  # fmt: skip
-    for key in ("tokenizer", "revision", "tokenizer_revision", "hf_overrides", "trust_remote_code",
-                "reasoning_parser", "tool_call_parser", "enable_auto_tool_choice", "chat_template",
-                "limit_mm_per_prompt", "mm_processor_kwargs", "speculative_config"):  # fmt: skip
+        yield _set(
+            "BTN-230",
+            role,
+            ("runtime_env", "env_vars", "HF_HUB_OFFLINE"),
+            "1",
+            "the folder is all there is",
+        )
+    for key in (
+        "tokenizer",
+        "revision",
+        "tokenizer_revision",
+        "hf_overrides",
+        "trust_remote_code",
+        "reasoning_parser",
+        "tool_call_parser",
+        "enable_auto_tool_choice",
+        "chat_template",
+        "limit_mm_per_prompt",
+        "mm_processor_kwargs",
+        "speculative_config",
+    ):
         if key in role.engine:
             yield _delete("BTN-230", role, ("engine_kwargs", key), "belongs to the other model")
 
@@ -289,8 +357,13 @@ def _length(app: AppView) -> Iterator[_Step]:
             else None
         )
         if fit is not None and fit != asked:
-            yield _set("BTN-231", role, ("engine_kwargs", "max_model_len"), fit,
-                       "what the model and a small KV space hold")  # fmt: skip
+            yield _set(
+                "BTN-231",
+                role,
+                ("engine_kwargs", "max_model_len"),
+                fit,
+                "what the model and a small KV space hold",
+            )
 
 
 __all__ = ["CPU_ENV", "GIB", "adapt"]
