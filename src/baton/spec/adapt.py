@@ -10,18 +10,19 @@ import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from baton.spec.checked import CheckedApp, CheckedFile, RoleSpec
+from baton.spec.check import examine, refusal
 from baton.spec.faults import Change, Edit, Path, dotted, shown
-from baton.spec.machine import GIB, Machine, in_gib
+from baton.spec.machine import Machine, in_gib
 from baton.spec.model_facts import ModelFacts, find_model, read_facts
 from baton.spec.rules.resources import cpu_engine_bytes
-from baton.spec.schema import BatonBlock
 from baton.spec.slips import apply_edit
 from baton.spec.view import AppView, RoleView, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path as FilePath
+
+    from baton.spec.checked import CheckedApp, CheckedFile
 
 # Seen working for two engines on two cores; each is set only where the user has not set it.
 CPU_ENV = {
@@ -82,29 +83,40 @@ def adapt(
 
     Returns:
         The adapted file, and the changes that made it so (also in `.changes`).
+
+    Raises:
+        ConfigRefused: When the adapted file cannot run here either.
     """
     if on != "cpu":
         raise ValueError(f"files are adapted to `cpu` only, not to `{on}`")
     machine = machine or Machine.here()
     document = copy.deepcopy(checked.document)
-    all_changes: list[Change] = []
-    apps: list[CheckedApp] = []
+    changes: list[Change] = []
+    answering: list[str | None] = []
     for index, app in enumerate(checked.applications):
+        answering.append(None)
         if not app.has_rules:
-            apps.append(app)
             continue
         base: Path = ("applications", index, "args")
-        adapted, steps = _application(app, machine, replacement_model)
-        apps.append(adapted)
-        document["applications"][index]["args"] = copy.deepcopy(adapted.args)
-        all_changes.extend(_change(checked, step, base) for step in steps)
+        args, steps, answering[-1] = _application(app, machine, replacement_model)
+        document["applications"][index]["args"] = args
+        changes.extend(_change(checked, step, base) for step in steps)
+    # The adapted file goes through every rule once more, now against this machine.
+    loaded = replace(checked.source, document=document, faults=())
+    outcome = examine(loaded, on=on, machine=machine)
+    if outcome.checked is None:
+        raise refusal(outcome.faults)
     result = replace(
-        checked,
-        document=document,
-        applications=tuple(apps),
-        changes=(*checked.changes, *all_changes),
+        outcome.checked,
+        source=checked.source,
+        applications=tuple(
+            replace(app, answering_model=name)
+            for app, name in zip(outcome.checked.applications, answering, strict=True)
+        ),
+        warnings=checked.warnings,
+        changes=(*checked.changes, *changes),
     )
-    return result, all_changes
+    return result, changes
 
 
 def _change(checked: CheckedFile, step: _Step, base: Path) -> Change:
@@ -123,7 +135,7 @@ def _change(checked: CheckedFile, step: _Step, base: Path) -> Change:
 
 def _application(
     app: CheckedApp, machine: Machine, replacement: FilePath | None
-) -> tuple[CheckedApp, list[_Step]]:
+) -> tuple[dict[str, Any], list[_Step], str | None]:
     args = copy.deepcopy(app.args)
     steps: list[_Step] = []
 
@@ -152,16 +164,7 @@ def _application(
             facts = read_facts(replacement)
             answering = replacement.name
     apply(_length(view(facts)))
-    final = view(facts)
-    adapted = replace(
-        app,
-        args=args,
-        facts=facts,
-        answering_model=answering,
-        baton=BatonBlock.model_validate(args.get("baton") or {}),
-        roles={role.role: RoleSpec.of(role) for role in final.roles},
-    )
-    return adapted, steps
+    return args, steps, answering
 
 
 def _roles(app: AppView, rule: Any) -> Iterator[_Step]:
@@ -364,6 +367,3 @@ def _length(app: AppView) -> Iterator[_Step]:
                 fit,
                 "what the model and a small KV space hold",
             )
-
-
-__all__ = ["CPU_ENV", "GIB", "adapt"]
