@@ -3,10 +3,11 @@
 `python tools/snapshot_engine_args.py` rewrites `src/baton/spec/data/{vllm,ray}.json`;
 `--check` only compares. A slow test does the same, so that a new version cannot drift unnoticed.
 
-Every field becomes `{"type": …, "nullable": …, "default": …}`. Types are a small language of our
-own, which `baton.spec.catalog` reads: `any`, `bool`, `int`, `float`, `str`, `null`,
-`{"number": int|float, ge, gt, le, lt}`, `{"choice": […]}`, `{"list": T}`, `{"dict": T}`, `{"union": […]}`, `{"object": NAME}`. What the
-language cannot say becomes `any`: the check is then silent, and never stricter than the source.
+Every field becomes `{"type": …, "default": …}`. Types are a small language of our own, which
+`baton.spec.catalog` reads: `any`, `bool`, `int`, `float`, `str`, `null`, `{"choice": […]}`,
+`{"number": int|float, ge, gt, le, lt}`, `{"list": T}`, `{"dict": T}`, `{"union": […]}`,
+`{"object": NAME}`. What the language cannot say becomes `any`: the check is then silent, and never
+stricter than the source.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ from typing import Any
 
 DATA = Path(__file__).resolve().parent.parent / "src" / "baton" / "spec" / "data"
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
+_BARE: dict[Any, Any] = {
+    dict: {"dict": "any"},
+    list: {"list": "any"},
+    set: {"list": "any"},
+    tuple: {"list": "any"},
+}
 _DICTS = (dict, collections.abc.Mapping)
 _LISTS = (list, tuple, set, frozenset, collections.abc.Sequence)
 
@@ -37,12 +44,8 @@ class Recorder:
         self.objects: dict[str, dict[str, Any]] = {}
 
     def type_of(self, hint: Any) -> Any:
-        if hint in _PLAIN:
-            return _PLAIN[hint]
-        if hint is dict:
-            return {"dict": "any"}
-        if hint in {list, set, tuple}:
-            return {"list": "any"}
+        if hint in _PLAIN or hint in _BARE:
+            return {**_PLAIN, **_BARE}[hint]
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin is typing.Annotated:
             return bounded(self.type_of(args[0]), bounds_of(args[1:]))
@@ -50,14 +53,14 @@ class Recorder:
             return {"choice": list(args)}
         if origin in (typing.Union, types.UnionType):
             return self._union(args)
+        if origin in _DICTS or origin in _LISTS:
+            return self._container(origin, [a for a in args if a is not Ellipsis])
+        return self._class(hint) if inspect.isclass(hint) else "any"
+
+    def _container(self, origin: Any, args: list[Any]) -> Any:
         if origin in _DICTS:
             return {"dict": self.type_of(args[1]) if len(args) > 1 else "any"}
-        if origin in _LISTS:
-            inner = [a for a in args if a is not Ellipsis]
-            return {"list": self._union(inner) if inner else "any"}
-        if inspect.isclass(hint):
-            return self._class(hint)
-        return "any"
+        return {"list": self._union(args) if args else "any"}
 
     def _class(self, hint: type) -> Any:
         if hint.__name__.endswith("BackendEnum") and hint.__module__.startswith("vllm"):
@@ -138,7 +141,7 @@ def hints_of(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         space = dict(vars(sys.modules[base.__module__])) if base.__module__ in sys.modules else {}
-        for name, hint in base.__dict__.get("__annotations__", {}).items():
+        for name, hint in inspect.get_annotations(base).items():
             try:
                 holder = type("H", (), {"__annotations__": {name: hint}})
                 found[name] = typing.get_type_hints(holder, space, include_extras=True)[name]
@@ -172,7 +175,7 @@ def bounded(kind: Any, limits: dict[str, float]) -> Any:
 
 def limits_of_engine_args() -> dict[str, dict[str, float]]:
     """The limits that `EngineArgs` itself does not check, from the configs that it fills."""
-    from vllm import config as vllm_config  # noqa: PLC0415
+    from vllm import config as vllm_config
 
     found: dict[str, dict[str, float]] = {}
     for name in ("ModelConfig", "CacheConfig", "ParallelConfig", "SchedulerConfig", "LoRAConfig"):
@@ -193,16 +196,16 @@ def plain(value: Any) -> Any:
 
 def snapshot_vllm() -> dict[str, Any]:
     """The engine's and the HTTP app's arguments, their nested objects, and the registries."""
-    from vllm import envs  # noqa: PLC0415
-    from vllm.distributed.kv_transfer.kv_connector.factory import (  # noqa: PLC0415
+    from vllm import envs
+    from vllm.distributed.kv_transfer.kv_connector.factory import (
         KVConnectorFactory,
     )
-    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
-    from vllm.entrypoints.launchers.cli_args import FrontendArgs  # noqa: PLC0415
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS  # noqa: PLC0415
-    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER  # noqa: PLC0415
-    from vllm.reasoning import ReasoningParserManager  # noqa: PLC0415
-    from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
 
     recorder = Recorder()
     engine = recorder.dataclass_fields(AsyncEngineArgs)
@@ -226,21 +229,21 @@ def snapshot_vllm() -> dict[str, Any]:
 
 def snapshot_ray() -> dict[str, Any]:
     """The Serve file, `LLMConfig` and what hangs below it, and `@serve.deployment`'s options."""
-    from ray import serve  # noqa: PLC0415
-    from ray.llm._internal.common.placement import PlacementGroupConfig  # noqa: PLC0415
-    from ray.llm._internal.common.utils.cloud_utils import CloudMirrorConfig  # noqa: PLC0415
-    from ray.llm._internal.serve.core.configs.accelerators import AcceleratorType  # noqa: PLC0415
-    from ray.llm._internal.serve.core.configs.llm_config import (  # noqa: PLC0415
+    from ray import serve
+    from ray.llm._internal.common.placement import PlacementGroupConfig
+    from ray.llm._internal.common.utils.cloud_utils import CloudMirrorConfig
+    from ray.llm._internal.serve.core.configs.accelerators import AcceleratorType
+    from ray.llm._internal.serve.core.configs.llm_config import (
         LLMConfig,
         LoraConfig,
         ModelLoadingConfig,
     )
-    from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import (  # noqa: PLC0415
+    from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import (
         PDServingArgs,
     )
-    from ray.serve._private.config import DeploymentConfig  # noqa: PLC0415
-    from ray.serve.config import AutoscalingConfig  # noqa: PLC0415
-    from ray.serve.schema import RayActorOptionsSchema, ServeDeploySchema  # noqa: PLC0415
+    from ray.serve._private.config import DeploymentConfig
+    from ray.serve.config import AutoscalingConfig
+    from ray.serve.schema import RayActorOptionsSchema, ServeDeploySchema
 
     recorder = Recorder()
     for cls in (

@@ -20,8 +20,17 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def text_of(faults: Sequence[Fault]) -> str:
-    """All faults as text, one block each."""
-    return "\n".join(_block(fault) for fault in faults)
+    """All faults as text: a block for each error and warning, then a line for each note."""
+    loud = [_block(fault) for fault in faults if fault.severity != "note"]
+    quiet = [_line(fault) for fault in faults if fault.severity == "note"]
+    return "\n".join([*loud, *quiet])
+
+
+def _line(fault: Fault) -> str:
+    word = click.style("note", fg=_COLOURS["note"])
+    place = str(fault.place) or fault.key_path
+    cure = f" ({fault.cure})" if fault.cure else ""
+    return f"{word}[{fault.rule_id}] {place}: {fault.message}{cure}"
 
 
 def _block(fault: Fault) -> str:
@@ -48,9 +57,15 @@ def changes_text(changes: Sequence[Change]) -> str:
     for change in changes:
         place = f" ({change.place})" if str(change.place) else ""
         lines.append(f"  {change.rule_id} {change.summary}{place}")
-        lines.append(f"    - {change.before}")
-        lines.append(f"    + {change.after}")
+        lines.append(f"    - {_with_key(change, change.before)}")
+        lines.append(f"    + {_with_key(change, change.after)}")
     return "\n".join(lines)
+
+
+def _with_key(change: Change, value: str) -> str:
+    if change.edit.kind == "move" or value in {"nothing", "removed"}:
+        return value
+    return f"{change.edit.path[-1]}: {value}"
 
 
 def as_json(files: Sequence[dict[str, object]], exit_status: int) -> str:

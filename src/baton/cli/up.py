@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from baton.errors import ConfigRefused
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton.deploy.state import Deployment
     from baton.spec.checked import CheckedFile
-    from baton.spec.faults import Fault
 
 INTERRUPTED = 130
 LOOPBACK = ("127.", "localhost", "::1")
@@ -102,19 +99,13 @@ def checked_file(file: str, *, on: str | None, machine: Any) -> CheckedFile:
     """Read and check a file, print what was put right, and fit it to this machine if asked.
 
     Raises:
-        ConfigRefused: after every fault was printed.
+        ConfigRefused: with every fault; `baton.cli.app` prints them.
     """
     from baton.cli.faults import changes_text, text_of
     from baton.spec.check import check
     from baton.spec.load import load_file
 
-    loaded = load_file(file)
-    try:
-        checked = check(loaded, on=on, machine=None if on else machine)
-    except ConfigRefused as refused:
-        faults: tuple[Fault, ...] = getattr(refused, "faults", ())
-        click.echo(text_of(faults), err=True)
-        raise
+    checked = check(load_file(file), on=on, machine=None if on else machine)
     if checked.warnings:
         click.echo(text_of(checked.warnings), err=True)
     if on is None:

@@ -28,11 +28,20 @@ DEMO_MODEL = Path("~/.cache/baton/models/gemma-3-270m")
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--strict", is_flag=True, help="Exit with 1 when there are warnings.")
-@click.option("--format", "shape", type=click.Choice(["text", "json", "github"]), default="text",
-              help="How to print what was found.")  # fmt: skip
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(["text", "json", "github"]),
+    default="text",
+    help="How to print what was found.",
+)
 @click.option("--on", type=click.Choice(["cpu"]), help="Show what fitting it to this CPU changes.")
-@click.option("--target", type=click.Choice(["here", "cluster"]), default="here",
-              help="Where it would run: `cluster` leaves this machine out of the check.")  # fmt: skip
+@click.option(
+    "--target",
+    type=click.Choice(["here", "cluster"]),
+    default="here",
+    help="Where it would run: `cluster` leaves this machine out of the check.",
+)
 def command(files: tuple[str, ...], strict: bool, shape: str, on: str | None, target: str) -> None:
     """Check Ray Serve configs and RayService manifests before anything starts.
 

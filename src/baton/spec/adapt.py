@@ -10,18 +10,19 @@ import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from baton.spec.checked import CheckedApp, CheckedFile, RoleSpec
+from baton.spec.check import examine, refusal
 from baton.spec.faults import Change, Edit, Path, dotted, shown
-from baton.spec.machine import GIB, Machine, in_gib
+from baton.spec.machine import Machine, in_gib
 from baton.spec.model_facts import ModelFacts, find_model, read_facts
 from baton.spec.rules.resources import cpu_engine_bytes
-from baton.spec.schema import BatonBlock
 from baton.spec.slips import apply_edit
 from baton.spec.view import AppView, RoleView, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path as FilePath
+
+    from baton.spec.checked import CheckedApp, CheckedFile
 
 # Seen working for two engines on two cores; each is set only where the user has not set it.
 CPU_ENV = {
@@ -33,12 +34,24 @@ CPU_ENV = {
 # Environment that is about fabrics and GPUs, and keeps a CPU engine from starting or misleads it.
 _GPU_ENV_PREFIXES = ("NCCL_", "CUDA_", "NVIDIA_", "FI_", "UCX_", "NVSHMEM_")
 _GPU_ONLY = (
-    "gpu_memory_utilization", "quantization", "cpu_offload_gb", "attention_backend",
-    "disable_custom_all_reduce", "enable_dbo", "moe_backend", "linear_backend", "all2all_backend",
-    "kv_cache_memory_bytes", "num_gpu_blocks_override", "enable_sleep_mode",
-    "cudagraph_capture_sizes", "max_cudagraph_capture_size", "compilation_config",
-    "distributed_executor_backend", "async_scheduling",
-)  # fmt: skip
+    "gpu_memory_utilization",
+    "quantization",
+    "cpu_offload_gb",
+    "attention_backend",
+    "disable_custom_all_reduce",
+    "enable_dbo",
+    "moe_backend",
+    "linear_backend",
+    "all2all_backend",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "enable_sleep_mode",
+    "cudagraph_capture_sizes",
+    "max_cudagraph_capture_size",
+    "compilation_config",
+    "distributed_executor_backend",
+    "async_scheduling",
+)
 
 
 @dataclass(frozen=True)
@@ -70,39 +83,59 @@ def adapt(
 
     Returns:
         The adapted file, and the changes that made it so (also in `.changes`).
+
+    Raises:
+        ConfigRefused: When the adapted file cannot run here either.
     """
     if on != "cpu":
         raise ValueError(f"files are adapted to `cpu` only, not to `{on}`")
     machine = machine or Machine.here()
     document = copy.deepcopy(checked.document)
-    all_changes: list[Change] = []
-    apps: list[CheckedApp] = []
+    changes: list[Change] = []
+    answering: list[str | None] = []
     for index, app in enumerate(checked.applications):
+        answering.append(None)
         if not app.has_rules:
-            apps.append(app)
             continue
         base: Path = ("applications", index, "args")
-        adapted, steps = _application(app, machine, replacement_model)
-        apps.append(adapted)
-        document["applications"][index]["args"] = copy.deepcopy(adapted.args)
-        all_changes.extend(_change(checked, step, base) for step in steps)
+        args, steps, answering[-1] = _application(app, machine, replacement_model)
+        document["applications"][index]["args"] = args
+        changes.extend(_change(checked, step, base) for step in steps)
+    # The adapted file goes through every rule once more, now against this machine.
+    loaded = replace(checked.source, document=document, faults=())
+    outcome = examine(loaded, on=on, machine=machine)
+    if outcome.checked is None:
+        raise refusal(outcome.faults)
     result = replace(
-        checked, document=document, applications=tuple(apps),
-        changes=(*checked.changes, *all_changes),
-    )  # fmt: skip
-    return result, all_changes
+        outcome.checked,
+        source=checked.source,
+        applications=tuple(
+            replace(app, answering_model=name)
+            for app, name in zip(outcome.checked.applications, answering, strict=True)
+        ),
+        warnings=checked.warnings,
+        changes=(*checked.changes, *changes),
+    )
+    return result, changes
 
 
 def _change(checked: CheckedFile, step: _Step, base: Path) -> Change:
     path = (*base, *step.edit.path)
     edit = replace(step.edit, path=path)
-    return Change(step.rule_id, step.summary, dotted(path), step.before, step.after, edit,
-                  checked.source.place(path))  # fmt: skip
+    return Change(
+        step.rule_id,
+        step.summary,
+        dotted(path),
+        step.before,
+        step.after,
+        edit,
+        checked.source.place(path),
+    )
 
 
 def _application(
     app: CheckedApp, machine: Machine, replacement: FilePath | None
-) -> tuple[CheckedApp, list[_Step]]:
+) -> tuple[dict[str, Any], list[_Step], str | None]:
     args = copy.deepcopy(app.args)
     steps: list[_Step] = []
 
@@ -131,13 +164,7 @@ def _application(
             facts = read_facts(replacement)
             answering = replacement.name
     apply(_length(view(facts)))
-    final = view(facts)
-    adapted = replace(
-        app, args=args, facts=facts, answering_model=answering,
-        baton=BatonBlock.model_validate(args.get("baton") or {}),
-        roles={role.role: RoleSpec.of(role) for role in final.roles},
-    )  # fmt: skip
-    return adapted, steps
+    return args, steps, answering
 
 
 def _roles(app: AppView, rule: Any) -> Iterator[_Step]:
@@ -150,9 +177,12 @@ def _set(rule_id: str, role: RoleView, path: Path, value: Any, summary: str) -> 
     for part in path:
         before = mapping(before).get(part)
     return _Step(
-        rule_id, f"{role.role}: {summary}", "nothing" if before is None else shown(before),
-        shown(value), Edit("set", (*role.path, *path), value=value),
-    )  # fmt: skip
+        rule_id,
+        f"{role.role}: {summary}",
+        "nothing" if before is None else shown(before),
+        shown(value),
+        Edit("set", (*role.path, *path), value=value),
+    )
 
 
 def _delete(rule_id: str, role: RoleView, path: Path, summary: str) -> _Step:
@@ -160,9 +190,12 @@ def _delete(rule_id: str, role: RoleView, path: Path, summary: str) -> _Step:
     for part in path:
         before = mapping(before).get(part)
     return _Step(
-        rule_id, f"{role.role}: {summary}", shown(before), "removed",
+        rule_id,
+        f"{role.role}: {summary}",
+        shown(before),
+        "removed",
         Edit("delete", (*role.path, *path)),
-    )  # fmt: skip
+    )
 
 
 def _hardware(role: RoleView) -> Iterator[_Step]:
@@ -172,8 +205,12 @@ def _hardware(role: RoleView) -> Iterator[_Step]:
         yield _delete("BTN-220", role, ("accelerator_config",), "there is no accelerator")
     options = mapping(role.deployment.get("ray_actor_options"))
     if options.get("num_gpus"):
-        yield _delete("BTN-220", role, ("deployment_config", "ray_actor_options", "num_gpus"),
-                      "there is no GPU")  # fmt: skip
+        yield _delete(
+            "BTN-220",
+            role,
+            ("deployment_config", "ray_actor_options", "num_gpus"),
+            "there is no GPU",
+        )
 
 
 def _placement(role: RoleView) -> Iterator[_Step]:
@@ -191,8 +228,9 @@ def _transfer(role: RoleView) -> Iterator[_Step]:
         yield _set("BTN-222", role, (*kv, "kv_buffer_device"), "cpu", "KV lies in host memory")
     if role.backends != ["UCX"]:
         extra = {**role.extra, "backends": ["UCX"]}
-        yield _set("BTN-223", role, (*kv, "kv_connector_extra_config"), extra,
-                   "UCX needs no fabric")  # fmt: skip
+        yield _set(
+            "BTN-223", role, (*kv, "kv_connector_extra_config"), extra, "UCX needs no fabric"
+        )
 
 
 def _engine(role: RoleView) -> Iterator[_Step]:
@@ -200,12 +238,18 @@ def _engine(role: RoleView) -> Iterator[_Step]:
         if key in role.engine:
             yield _delete("BTN-224", role, ("engine_kwargs", key), "for GPUs only")
     if role.engine.get("enforce_eager") is not True:
-        yield _set("BTN-225", role, ("engine_kwargs", "enforce_eager"), True,
-                   "compiling takes minutes on a CPU")  # fmt: skip
+        yield _set(
+            "BTN-225",
+            role,
+            ("engine_kwargs", "enforce_eager"),
+            True,
+            "compiling takes minutes on a CPU",
+        )
     kv_dtype = role.engine.get("kv_cache_dtype", "auto")
     if kv_dtype not in ("auto", "bfloat16", "float16"):
-        yield _delete("BTN-226", role, ("engine_kwargs", "kv_cache_dtype"),
-                      "this KV type needs a GPU")  # fmt: skip
+        yield _delete(
+            "BTN-226", role, ("engine_kwargs", "kv_cache_dtype"), "this KV type needs a GPU"
+        )
 
 
 def _environment(role: RoleView) -> Iterator[_Step]:
@@ -228,8 +272,13 @@ def _tensor_parallel(app: AppView, machine: Machine) -> Iterator[_Step]:
         return
     for role in app.roles:
         if role.tp > 1:
-            yield _set("BTN-228", role, ("engine_kwargs", "tensor_parallel_size"), 1,
-                       f"{workers} workers for {machine.cores} cores")  # fmt: skip
+            yield _set(
+                "BTN-228",
+                role,
+                ("engine_kwargs", "tensor_parallel_size"),
+                1,
+                f"{workers} workers for {machine.cores} cores",
+            )
 
 
 def _transport(app: AppView) -> Iterator[_Step]:
@@ -237,8 +286,9 @@ def _transport(app: AppView) -> Iterator[_Step]:
     if require in ("any", "shm", "tcp"):
         return
     path = ("baton", "transport", "require")
-    yield _Step("BTN-229", f"this machine has no {require}", require, "any",
-                Edit("set", path, value="any"))  # fmt: skip
+    yield _Step(
+        "BTN-229", f"this machine has no {require}", require, "any", Edit("set", path, value="any")
+    )
 
 
 def _facts_of(args: dict[str, Any]) -> ModelFacts | None:
@@ -266,14 +316,35 @@ def _model(role: RoleView, folder: FilePath, reason: str) -> Iterator[_Step]:
     asked = role.model_source or role.model_id or "the model"
     loading = {**role.loading, "model_source": str(folder)}
     loading.pop("tokenizer_source", None)
-    yield _set("BTN-230", role, ("model_loading_config",), loading,
-               f"{folder.name} answers as `{role.model_id}`, because of {asked}: {reason}")  # fmt: skip
+    yield _set(
+        "BTN-230",
+        role,
+        ("model_loading_config",),
+        loading,
+        f"{folder.name} answers as `{role.model_id}`, because of {asked}: {reason}",
+    )
     if "HF_HUB_OFFLINE" not in role.env_vars:
-        yield _set("BTN-230", role, ("runtime_env", "env_vars", "HF_HUB_OFFLINE"), "1",
-                   "the folder is all there is")  # fmt: skip
-    for key in ("tokenizer", "revision", "tokenizer_revision", "hf_overrides", "trust_remote_code",
-                "reasoning_parser", "tool_call_parser", "enable_auto_tool_choice", "chat_template",
-                "limit_mm_per_prompt", "mm_processor_kwargs", "speculative_config"):  # fmt: skip
+        yield _set(
+            "BTN-230",
+            role,
+            ("runtime_env", "env_vars", "HF_HUB_OFFLINE"),
+            "1",
+            "the folder is all there is",
+        )
+    for key in (
+        "tokenizer",
+        "revision",
+        "tokenizer_revision",
+        "hf_overrides",
+        "trust_remote_code",
+        "reasoning_parser",
+        "tool_call_parser",
+        "enable_auto_tool_choice",
+        "chat_template",
+        "limit_mm_per_prompt",
+        "mm_processor_kwargs",
+        "speculative_config",
+    ):
         if key in role.engine:
             yield _delete("BTN-230", role, ("engine_kwargs", key), "belongs to the other model")
 
@@ -289,8 +360,10 @@ def _length(app: AppView) -> Iterator[_Step]:
             else None
         )
         if fit is not None and fit != asked:
-            yield _set("BTN-231", role, ("engine_kwargs", "max_model_len"), fit,
-                       "what the model and a small KV space hold")  # fmt: skip
-
-
-__all__ = ["CPU_ENV", "GIB", "adapt"]
+            yield _set(
+                "BTN-231",
+                role,
+                ("engine_kwargs", "max_model_len"),
+                fit,
+                "what the model and a small KV space hold",
+            )

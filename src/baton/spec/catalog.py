@@ -36,7 +36,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def engine_args() -> Fields:
-    """VLLM's `AsyncEngineArgs`."""
+    """What `AsyncEngineArgs` of vLLM takes."""
     fields: Fields = vllm()["engine_args"]
     return fields
 

@@ -101,9 +101,16 @@ class _Run:
             )
         )
         self.changes.append(
-            Change(slip.rule_id, slip.summary, dotted(path), slip.before, slip.after,
-                   _below(slip.edit, base), place)
-        )  # fmt: skip
+            Change(
+                slip.rule_id,
+                slip.summary,
+                dotted(path),
+                slip.before,
+                slip.after,
+                _below(slip.edit, base),
+                place,
+            )
+        )
         self.moved(slip.edit, base)
 
 
@@ -228,10 +235,16 @@ def _application(
         args_path = (*path, "args")
     args = app.get("args")
     if not isinstance(args, dict):
-        run.add("BTN-102", "error", Finding(
-            args_path, "`args` must hold prefill_config and decode_config",
-            allowed="a mapping", cure="add args: {prefill_config: …, decode_config: …}",
-        ))  # fmt: skip
+        run.add(
+            "BTN-102",
+            "error",
+            Finding(
+                args_path,
+                "`args` must hold prefill_config and decode_config",
+                allowed="a mapping",
+                cure="add args: {prefill_config: …, decode_config: …}",
+            ),
+        )
         return CheckedApp.of(AppView(app, path, {}, args_path), None, known=False)
     corrected = correct(args)
     for slip in corrected.slips:
@@ -240,8 +253,13 @@ def _application(
     for slip, severity in defaults(view):
         apply_edit(corrected.args, slip.edit)
         run.changes.append(_default_change(run, slip, args_path))
-        run.add(slip.rule_id, severity, Finding((*args_path, *slip.edit.path), slip.summary,
-                                                 found=slip.before, allowed=slip.after))  # fmt: skip
+        run.add(
+            slip.rule_id,
+            severity,
+            Finding(
+                (*args_path, *slip.edit.path), slip.summary, found=slip.before, allowed=slip.after
+            ),
+        )
     facts = _facts(view)
     view = replace(view, facts=facts)
     for finding, rule_id, severity in _apply_rules(view):
@@ -252,8 +270,15 @@ def _application(
 
 def _default_change(run: _Run, slip: Slip, base: Path) -> Change:
     path: Path = (*base, *slip.edit.path)
-    return Change(slip.rule_id, slip.summary, dotted(path), slip.before, slip.after,
-                  _below(slip.edit, base), run.place(path))  # fmt: skip
+    return Change(
+        slip.rule_id,
+        slip.summary,
+        dotted(path),
+        slip.before,
+        slip.after,
+        _below(slip.edit, base),
+        run.place(path),
+    )
 
 
 def _facts(view: AppView) -> ModelFacts | None:
@@ -273,13 +298,19 @@ def _apply_rules(view: AppView) -> Iterator[tuple[Finding, str, Severity]]:
 def _foreign(import_path: str, path: Path) -> Finding:
     if import_path.startswith("ray.serve.llm"):
         return Finding(
-            (*path, "import_path"), f"`{import_path}` does not split prefill and decode: Baton has"
-            " no rules for it and passes it on", found=import_path,
-            allowed=", ".join(PD_IMPORT_PATHS), at_value=True,
-            cure=f"for P/D set import_path: {BATON_IMPORT_PATH} and give args a prefill_config and a"
-            " decode_config",
-        )  # fmt: skip
+            (*path, "import_path"),
+            f"`{import_path}` does not split prefill and decode: Baton has"
+            " no rules for it and passes it on",
+            found=import_path,
+            allowed=", ".join(PD_IMPORT_PATHS),
+            at_value=True,
+            cure=f"for P/D set import_path: {BATON_IMPORT_PATH} and give args a prefill_config"
+            " and a decode_config",
+        )
     return Finding(
-        (*path, "import_path"), f"Baton has no rules for `{import_path}` and passes it on",
-        found=import_path, allowed=", ".join(PD_IMPORT_PATHS), at_value=True,
-    )  # fmt: skip
+        (*path, "import_path"),
+        f"Baton has no rules for `{import_path}` and passes it on",
+        found=import_path,
+        allowed=", ".join(PD_IMPORT_PATHS),
+        at_value=True,
+    )

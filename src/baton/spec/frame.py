@@ -19,8 +19,13 @@ _ROLE_KEYS = {"prefill_config", "decode_config"}
 def check_frame(document: Any) -> Iterator[Finding]:
     """Yields what Ray's `ServeDeploySchema` refuses, and what it ignores without a word."""
     if not isinstance(document, dict):
-        yield Finding((), "this is no Serve config", found=shown(document), allowed="a mapping "
-                      "with `applications`", cure="see examples/01-laptop-1p1d/app.yaml")  # fmt: skip
+        yield Finding(
+            (),
+            "this is no Serve config",
+            found=shown(document),
+            allowed="a mapping with `applications`",
+            cure="see examples/01-laptop-1p1d/app.yaml",
+        )
         return
     fields = catalog.objects()["ServeDeploySchema"]
     if "applications" not in document:
@@ -83,9 +88,13 @@ def _import_path(value: str, path: Path) -> Iterator[Finding]:
     parts = value.split(":") if ":" in value else value.rsplit(".", 1)
     if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - module and name
         yield Finding(
-            path, f"`{value}` is no import path", found=value, allowed="module:name",
-            cure="write baton:build_pd_openai_app", at_value=True,
-        )  # fmt: skip
+            path,
+            f"`{value}` is no import path",
+            found=value,
+            allowed="module:name",
+            cure="write baton:build_pd_openai_app",
+            at_value=True,
+        )
 
 
 def _route(route: str, path: Path) -> Iterator[Finding]:
@@ -99,8 +108,14 @@ def _route(route: str, path: Path) -> Iterator[Finding]:
         problem = "may not contain wildcards"
     if problem is not None:
         fixed = "/" + route.strip("/")
-        yield Finding(path, f"`route_prefix` {problem}", found=route, allowed=fixed,
-                      cure=f"write {fixed}", at_value=True)  # fmt: skip
+        yield Finding(
+            path,
+            f"`route_prefix` {problem}",
+            found=route,
+            allowed=fixed,
+            cure=f"write {fixed}",
+            at_value=True,
+        )
 
 
 def _taken_twice(applications: list[Any], key: str) -> Iterator[Finding]:
@@ -115,8 +130,11 @@ def _taken_twice(applications: list[Any], key: str) -> Iterator[Finding]:
             continue
         if value in first:
             yield Finding(
-                ("applications", index, key), f"two applications have the {key} `{value}`",
-                found=value, allowed=f"a {key} of its own for each", cure=f"change one {key}",
+                ("applications", index, key),
+                f"two applications have the {key} `{value}`",
+                found=value,
+                allowed=f"a {key} of its own for each",
+                cure=f"change one {key}",
                 related=(("the first one", ("applications", first[value], key)),),
-            )  # fmt: skip
+            )
         first.setdefault(value, index)

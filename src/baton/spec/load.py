@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal
 
+from ruamel.yaml.nodes import ScalarNode
+
 from baton.spec.faults import Fault, Path, Place, Spot, dotted
 from baton.spec.scalars import resolve
 from baton.spec.yaml_tree import Problem, Tree, parse
@@ -86,9 +88,14 @@ def load_text(raw: bytes | str, path: str, env: Mapping[str, str] | None = None)
             line = before.count(b"\n") + 1
             column = exc.start - (before.rfind(b"\n") + 1) + 1
             fault = Fault(
-                "BTN-004", "error", f"the file is not UTF-8: byte 0x{raw[exc.start]:02X}",
-                path, line, column, cure="save it as UTF-8",
-            )  # fmt: skip
+                "BTN-004",
+                "error",
+                f"the file is not UTF-8: byte 0x{raw[exc.start]:02X}",
+                path,
+                line,
+                column,
+                cure="save it as UTF-8",
+            )
             return LoadedFile(path, faults=(fault,))
     else:
         text = raw
@@ -145,17 +152,29 @@ def _from_trees(trees: list[Tree], text: str, path: str, env: Mapping[str, str])
     tree = trees[0]
     if tree.empty:
         fault = Fault(
-            "BTN-009", "error", "the file is empty", path, 1, 1,
+            "BTN-009",
+            "error",
+            "the file is empty",
+            path,
+            1,
+            1,
             cure="start from examples/01-laptop-1p1d/app.yaml",
-        )  # fmt: skip
+        )
         return LoadedFile(path, text, faults=(fault,))
     faults = [_fault(problem, path) for problem in tree.problems]
     if len(trees) > 1:
         line = trees[1].spots[()].key[0] if trees[1].spots else 1
         faults.append(
-            Fault("BTN-009", "error", "the file holds more than one YAML document", path, line, 1,
-                  cure="one Serve config a file: Ray reads only a single document")
-        )  # fmt: skip
+            Fault(
+                "BTN-009",
+                "error",
+                "the file holds more than one YAML document",
+                path,
+                line,
+                1,
+                cure="one Serve config a file: Ray reads only a single document",
+            )
+        )
     document = _resolved(tree, path, env, faults)
     return LoadedFile(path, text, document, tree.spots, tuple(faults))
 
@@ -179,20 +198,34 @@ def _from_manifest(
     if len(manifests) > 1:
         line = manifests[1].spots[()].key[0]
         faults.append(
-            Fault("BTN-009", "error", "the file holds more than one RayService", path, line, 1,
-                  cure="one RayService a file")
-        )  # fmt: skip
+            Fault(
+                "BTN-009",
+                "error",
+                "the file holds more than one RayService",
+                path,
+                line,
+                1,
+                cure="one RayService a file",
+            )
+        )
     if not isinstance(inner, str) or not inner.strip():
         spot = tree.spots.get(where) or tree.spots.get(("spec",)) or tree.spots[()]
         found = "nothing" if inner is None else f"a {type(inner).__name__}"
         faults.append(
-            Fault("BTN-010", "error", f"`spec.serveConfigV2` holds {found}", path, *spot.key,
-                  key_path="spec.serveConfigV2", allowed="the Serve config as a block of text",
-                  cure="write `serveConfigV2: |` and the Serve config below it, indented")
-        )  # fmt: skip
+            Fault(
+                "BTN-010",
+                "error",
+                f"`spec.serveConfigV2` holds {found}",
+                path,
+                *spot.key,
+                key_path="spec.serveConfigV2",
+                allowed="the Serve config as a block of text",
+                cure="write `serveConfigV2: |` and the Serve config below it, indented",
+            )
+        )
         return LoadedFile(path, text, faults=tuple(faults), kind="rayservice")
     node = tree.nodes[where]
-    literal = node.style == "|"
+    literal = isinstance(node, ScalarNode) and node.style == "|"
     line_shift = node.start_mark.line + 1 if literal else node.start_mark.line
     column_shift = _indent(text, line_shift) if literal else node.start_mark.column
     config = parse(inner)[0]
@@ -222,11 +255,15 @@ def _shifted(tree: Tree, lines: int, columns: int, *, keep_lines: bool) -> Tree:
     spots = {where: Spot(move(spot.key), move(spot.value)) for where, spot in tree.spots.items()}
     problems = [
         Problem(
-            p.rule_id, p.message, *move((p.line, p.column)), p.cure, p.key_path,
+            p.rule_id,
+            p.message,
+            *move((p.line, p.column)),
+            p.cure,
+            p.key_path,
             tuple((what, *move((line, column))) for what, line, column in p.related),
         )
         for p in tree.problems
-    ]  # fmt: skip
+    ]
     return Tree(tree.value, spots, problems, tree.nodes, tree.empty)
 
 
@@ -247,15 +284,25 @@ def _fault(problem: Problem, path: str) -> Fault:
 def _resolved(tree: Tree, path: str, env: Mapping[str, str], faults: list[Fault]) -> Any:
     def plain(where: Path) -> bool:
         node = tree.nodes.get(where)
-        return node is not None and node.style is None
+        return isinstance(node, ScalarNode) and node.style is None
 
     def report(where: Path, value: str, message: str, cure: str) -> None:
         spot = tree.spots.get(where)
         line, column = spot.value if spot else (0, 0)
         faults.append(
-            Fault("BTN-101", "error", message, path, line, column, dotted(where), found=value,
-                  allowed="a variable that is set, or ${NAME:-default}", cure=cure)
-        )  # fmt: skip
+            Fault(
+                "BTN-101",
+                "error",
+                message,
+                path,
+                line,
+                column,
+                dotted(where),
+                found=value,
+                allowed="a variable that is set, or ${NAME:-default}",
+                cure=cure,
+            )
+        )
 
     return resolve_variables(tree.value, env, report, plain)
 
@@ -276,10 +323,11 @@ def resolve_variables(
     """
     if isinstance(value, dict):
         return {
-            key: item if key == "runtime_env"
+            key: item
+            if key == "runtime_env"
             else resolve_variables(item, env, report, plain, (*where, key))
             for key, item in value.items()
-        }  # fmt: skip
+        }
     if isinstance(value, list):
         return [
             resolve_variables(item, env, report, plain, (*where, index))

@@ -69,8 +69,11 @@ def _gpus() -> list[tuple[str, int, str]]:
     try:
         answer = subprocess.run(
             [tool, query, "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=10, check=True,
-        ).stdout  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     found = []

@@ -118,11 +118,12 @@ def facts_from_config(config: dict[str, Any], source: str, weights: int) -> Mode
         weights_bytes=weights,
         dtype=str(config.get("dtype") or config.get("torch_dtype") or inner.get("dtype") or ""),
         mla_dim=_count(inner, "kv_lora_rank") + _count(inner, "qk_rope_head_dim")
-        if _count(inner, "kv_lora_rank") else 0,
+        if _count(inner, "kv_lora_rank")
+        else 0,
         sliding_window=_count(inner, "sliding_window") or None,
         sliding_layers=sliding,
         mamba_layers=mamba,
-    )  # fmt: skip
+    )
 
 
 def _count(config: Mapping[str, Any], *names: str) -> int:
@@ -136,9 +137,14 @@ def _count(config: Mapping[str, Any], *names: str) -> int:
 def _longest(config: Mapping[str, Any]) -> int | None:
     """The model's own limit as vLLM derives it: `_get_and_verify_max_len` reads the same names."""
     longest = _count(
-        config, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
-        "model_max_length", "max_target_positions",
-    )  # fmt: skip
+        config,
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "seq_length",
+        "model_max_length",
+        "max_target_positions",
+    )
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if isinstance(scaling, dict):
         kind = scaling.get("rope_type", scaling.get("type"))

@@ -35,20 +35,38 @@ def defaults(app: AppView) -> Iterator[tuple[Slip, Severity]]:
             continue
         if role.engine.get("kv_transfer_config") is None:
             value_of = {
-                "kv_connector": "NixlConnector", "kv_role": _KV_ROLE[role.role],
+                "kv_connector": "NixlConnector",
+                "kv_role": _KV_ROLE[role.role],
                 "engine_id": role.role,
-            }  # fmt: skip
+            }
             if "engine_kwargs" not in role.config:
                 edit = Edit("set", (key, "engine_kwargs"), value={"kv_transfer_config": value_of})
             else:
                 edit = Edit("set", (key, "engine_kwargs", "kv_transfer_config"), value=value_of)
-            yield Slip("BTN-211", f"{role.role} has no `kv_transfer_config`; Baton supplies one",
-                       "nothing", shown(value_of), edit), "warning"  # fmt: skip
+            yield (
+                Slip(
+                    "BTN-211",
+                    f"{role.role} has no `kv_transfer_config`; Baton supplies one",
+                    "nothing",
+                    shown(value_of),
+                    edit,
+                ),
+                "warning",
+            )
         elif role.kv and role.uses_nixl and role.kv.get("engine_id") is None:
-            edit = Edit("set", (key, "engine_kwargs", "kv_transfer_config", "engine_id"),
-                        value=role.role)  # fmt: skip
-            yield Slip("BTN-212", f"{role.role} has no `engine_id`; it is called `{role.role}`",
-                       "nothing", role.role, edit), "note"  # fmt: skip
+            edit = Edit(
+                "set", (key, "engine_kwargs", "kv_transfer_config", "engine_id"), value=role.role
+            )
+            yield (
+                Slip(
+                    "BTN-212",
+                    f"{role.role} has no `engine_id`; it is called `{role.role}`",
+                    "nothing",
+                    role.role,
+                    edit,
+                ),
+                "note",
+            )
 
 
 def _expanded(value: str) -> str | None:

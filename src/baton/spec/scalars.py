@@ -16,7 +16,10 @@ _BOOLS = {
     **dict.fromkeys(("yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
     **dict.fromkeys(("no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
 }
-_NULLS = {"", "~", "null", "Null", "NULL"}
+_WORDS: dict[str, bool | None] = {
+    **_BOOLS,
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+}
 _INT = re.compile(
     r"""[-+]?0b[0-1_]+ | [-+]?0[0-7_]+ | [-+]?(?:0|[1-9][0-9_]*) | [-+]?0x[0-9a-fA-F_]+
       | [-+]?[1-9][0-9_]*(?::[0-5]?[0-9])+""",
@@ -32,10 +35,8 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 def resolve(text: str) -> Any:
     """The value of a plain (unquoted) scalar."""
-    if text in _NULLS:
-        return None
-    if text in _BOOLS:
-        return _BOOLS[text]
+    if text in _WORDS:
+        return _WORDS[text]
     if _INT.fullmatch(text):
         return to_int(text)
     if _FLOAT.fullmatch(text):

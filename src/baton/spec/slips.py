@@ -97,11 +97,15 @@ def _known_keys() -> dict[str, set[str]]:
         "engine": set(catalog.engine_kwargs()),
         "kv": set(objects["KVTransferConfig"]),
         # Only what vLLM's NIXL connector reads by these names and nothing else could mean.
-        "kv_extra": {"backends", "kv_lease_duration", "enforce_handshake_compat",
-                     "enable_cross_layers_blocks"},
+        "kv_extra": {
+            "backends",
+            "kv_lease_duration",
+            "enforce_handshake_compat",
+            "enable_cross_layers_blocks",
+        },
         "runtime": {"env_vars"},
         "placement": {"bundles", "bundle_per_worker"},
-    }  # fmt: skip
+    }
 
 
 def _misplaced(args: dict[Any, Any]) -> Iterator[Slip]:
@@ -176,9 +180,12 @@ def _hyphens(args: dict[Any, Any]) -> Iterator[Slip]:
                 name = key.lstrip("-").replace("-", "_")
                 if name in known and name not in inside:
                     yield Slip(
-                        "BTN-115", f"`{key}` is written `{name}` in YAML", key, name,
+                        "BTN-115",
+                        f"`{key}` is written `{name}` in YAML",
+                        key,
+                        name,
                         Edit("move", (role, *where, key), (role, *where, name)),
-                    )  # fmt: skip
+                    )
 
 
 def _json_text(args: dict[Any, Any]) -> Iterator[Slip]:
@@ -200,9 +207,12 @@ def _json_text(args: dict[Any, Any]) -> Iterator[Slip]:
                 parsed = _parse_json(value)
                 if isinstance(parsed, dict):
                     yield Slip(
-                        "BTN-114", f"`{key}` is JSON in quotes; here it is a mapping",
-                        shown(value), shown(parsed), Edit("set", (*where, key), value=parsed),
-                    )  # fmt: skip
+                        "BTN-114",
+                        f"`{key}` is JSON in quotes; here it is a mapping",
+                        shown(value),
+                        shown(parsed),
+                        Edit("set", (*where, key), value=parsed),
+                    )
 
 
 def _parse_json(value: str) -> Any:
@@ -242,24 +252,30 @@ def _env_numbers(args: dict[Any, Any], role: str) -> Iterator[Slip]:
     for name, value in (env_vars if isinstance(env_vars, dict) else {}).items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             yield Slip(
-                "BTN-113", f"`{name}` is an environment variable: its value is text",
-                shown(value), f'"{value}"', Edit("set", (*where, name), value=str(value)),
-            )  # fmt: skip
+                "BTN-113",
+                f"`{name}` is an environment variable: its value is text",
+                shown(value),
+                f'"{value}"',
+                Edit("set", (*where, name), value=str(value)),
+            )
 
 
 def _retyped(kind: Any, value: Any, path: Path) -> Iterator[Slip]:
     parts = kind["union"] if isinstance(kind, dict) and "union" in kind else [kind]
     if isinstance(value, str):
-        if any(part in {"str", "any"} for part in parts):
+        if "str" in parts or "any" in parts:
             return
         if any(isinstance(p, dict) and "choice" in p and value in p["choice"] for p in parts):
             return
         new = _unquoted(parts, value)
         if new is not None:
             yield Slip(
-                "BTN-113", f"`{path[-1]}` is in quotes and is no text", f'"{value}"', shown(new),
+                "BTN-113",
+                f"`{path[-1]}` is in quotes and is no text",
+                f'"{value}"',
+                shown(new),
                 Edit("set", path, value=new),
-            )  # fmt: skip
+            )
             return
     lists = [p for p in parts if isinstance(p, dict) and "list" in p]
     wrong = value is not None and not isinstance(value, list)
@@ -281,9 +297,12 @@ def _unquoted(parts: list[Any], value: str) -> Any:
 
 def _listed(value: Any, path: Path) -> Iterator[Slip]:
     yield Slip(
-        "BTN-112", f"`{path[-1]}` is a list, here with one entry", shown(value), shown([value]),
+        "BTN-112",
+        f"`{path[-1]}` is a list, here with one entry",
+        shown(value),
+        shown([value]),
         Edit("set", path, value=[value]),
-    )  # fmt: skip
+    )
 
 
 def _at(root: Any, path: Path) -> Any:
@@ -306,9 +325,12 @@ def outside_args(app: dict[Any, Any]) -> Iterator[Slip]:
             if key in (args or {}):
                 continue
             yield Slip(
-                "BTN-111", f"`{key}` stands beside `args` and belongs in it", key, f"args.{key}",
+                "BTN-111",
+                f"`{key}` stands beside `args` and belongs in it",
+                key,
+                f"args.{key}",
                 Edit("move", (key,), ("args", key)),
-            )  # fmt: skip
+            )
     if "args" in app and isinstance(app["args"], dict):
         yield from _block_keys(app["args"])
 
@@ -321,6 +343,9 @@ def _block_keys(args: dict[Any, Any]) -> Iterator[Slip]:
     for key in args:
         if key in BatonBlock.model_fields and key not in (block or {}):
             yield Slip(
-                "BTN-111", f"`{key}` stands in `args` and belongs in `args.baton`", f"args.{key}",
-                f"args.baton.{key}", Edit("move", ("args", key), ("args", "baton", key)),
-            )  # fmt: skip
+                "BTN-111",
+                f"`{key}` stands in `args` and belongs in `args.baton`",
+                f"args.{key}",
+                f"args.baton.{key}",
+                Edit("move", ("args", key), ("args", "baton", key)),
+            )

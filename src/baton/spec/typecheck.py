@@ -15,7 +15,7 @@ from baton.spec.rules.registry import Finding
 from baton.spec.suggest import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from baton.spec.catalog import Fields, TypeSpec
 
@@ -25,39 +25,45 @@ FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
 # they do not know (pydantic's default; reported as a warning instead).
 OPEN_OBJECTS = frozenset({"BundleConfig"})
 CLOSED_BY_RAY = frozenset(
-    {"LLMConfig", "ModelLoadingConfig", "LoraConfig", "PlacementGroupConfig", "CloudMirrorConfig",
-     "PDServingArgs", "IngressClsConfig", "ExtraFiles", "CallbackConfig"}
-)  # fmt: skip
+    {
+        "LLMConfig",
+        "ModelLoadingConfig",
+        "LoraConfig",
+        "PlacementGroupConfig",
+        "CloudMirrorConfig",
+        "PDServingArgs",
+        "IngressClsConfig",
+        "ExtraFiles",
+        "CallbackConfig",
+    }
+)
 
 
 def check_value(kind: TypeSpec, value: Any, path: Path) -> Iterator[Finding]:
     """Yields what is wrong with `value`, nothing when it fits."""
-    if kind == "any":
-        return
     if isinstance(kind, str):
-        if not _fits_plain(kind, value):
+        if kind != "any" and not _fits_plain(kind, value):
             yield wrong_type(kind, value, path)
         return
-    if "number" in kind:
-        yield from _check_number(kind, value, path)
-    elif "choice" in kind:
-        yield from _check_choice(kind["choice"], value, path)
-    elif "list" in kind:
-        if not isinstance(value, list):
-            yield wrong_type(kind, value, path)
-        else:
-            for index, item in enumerate(value):
-                yield from check_value(kind["list"], item, (*path, index))
-    elif "dict" in kind:
-        if not isinstance(value, dict):
-            yield wrong_type(kind, value, path)
-        else:
-            for key, item in value.items():
-                yield from check_value(kind["dict"], item, (*path, key))
-    elif "object" in kind:
-        yield from check_object(kind["object"], value, path)
-    elif "union" in kind:
-        yield from _check_union(kind["union"], value, path)
+    for name, check in _CHECKS.items():
+        if name in kind:
+            yield from check(kind[name] if name != "number" else kind, value, path)
+
+
+def _check_list(items: TypeSpec, value: Any, path: Path) -> Iterator[Finding]:
+    if not isinstance(value, list):
+        yield wrong_type({"list": items}, value, path)
+        return
+    for index, item in enumerate(value):
+        yield from check_value(items, item, (*path, index))
+
+
+def _check_dict(values: TypeSpec, value: Any, path: Path) -> Iterator[Finding]:
+    if not isinstance(value, dict):
+        yield wrong_type({"dict": values}, value, path)
+        return
+    for key, item in value.items():
+        yield from check_value(values, item, (*path, key))
 
 
 def check_object(name: str, value: Any, path: Path) -> Iterator[Finding]:
@@ -91,12 +97,21 @@ def unknown_key(key: Any, allowed: list[str], path: Path, name: str) -> Finding:
     closed = name in CLOSED_BY_RAY or name in catalog.vllm()["objects"]
     cure = f"did you mean `{near}`?" if near else None
     if closed or near:
-        return Finding(path, f"`{key}` is not a key of {_called(name)}", found=str(key),
-                       allowed=_listed(allowed), cure=cure)  # fmt: skip
+        return Finding(
+            path,
+            f"`{key}` is not a key of {_called(name)}",
+            found=str(key),
+            allowed=_listed(allowed),
+            cure=cure,
+        )
     return Finding(
-        path, f"`{key}` is not a key of {_called(name)}; Ray ignores it", found=str(key),
-        allowed=_listed(allowed), severity="warning", cure="remove it",
-    )  # fmt: skip
+        path,
+        f"`{key}` is not a key of {_called(name)}; Ray ignores it",
+        found=str(key),
+        allowed=_listed(allowed),
+        severity="warning",
+        cure="remove it",
+    )
 
 
 def missing_key(key: str, path: Path) -> Finding:
@@ -118,15 +133,25 @@ def wrong_type(kind: TypeSpec, value: Any, path: Path) -> Finding:
     elif kind == "str":
         cure = f'quote it: "{shown(value)}"'
     return Finding(
-        path, f"`{name}` must be {wanted}, not {_type_name(value)}", found=shown(value),
-        allowed=wanted, cure=cure, at_value=value is not None,
-    )  # fmt: skip
+        path,
+        f"`{name}` must be {wanted}, not {_type_name(value)}",
+        found=shown(value),
+        allowed=wanted,
+        cure=cure,
+        at_value=value is not None,
+    )
 
 
 def _human_number(value: str) -> str | None:
-    """VLLM's command line takes `4k`; its Python API, which Ray uses, does not."""
-    units = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000,
-             "K": 1_024, "M": 1_024**2, "G": 1_024**3}  # fmt: skip
+    """`4k` is for vLLM's command line; its Python API, which Ray uses, does not."""
+    units = {
+        "k": 1_000,
+        "m": 1_000_000,
+        "g": 1_000_000_000,
+        "K": 1_024,
+        "M": 1_024**2,
+        "G": 1_024**3,
+    }
     number, unit = value[:-1], value[-1:]
     if unit in units and number.replace(".", "", 1).isdigit():
         return f"write {int(float(number) * units[unit])}"
@@ -163,10 +188,13 @@ def _check_choice(allowed: list[Any], value: Any, path: Path) -> Iterator[Findin
     near = nearest(value, allowed) if isinstance(value, (str, int)) else None
     name = path[-1] if path else "value"
     yield Finding(
-        path, f"`{name}` is `{shown(value)}`, which is not one of its values", found=shown(value),
+        path,
+        f"`{name}` is `{shown(value)}`, which is not one of its values",
+        found=shown(value),
         allowed=_listed([str(item) for item in allowed if item != ""]),
-        cure=f"did you mean `{near}`?" if near else None, at_value=True,
-    )  # fmt: skip
+        cure=f"did you mean `{near}`?" if near else None,
+        at_value=True,
+    )
 
 
 def _check_number(kind: dict[str, Any], value: Any, path: Path) -> Iterator[Finding]:
@@ -183,26 +211,45 @@ def _check_number(kind: dict[str, Any], value: Any, path: Path) -> Iterator[Find
     )
     if wrong:
         limits = describe_type(kind)
-        yield Finding(path, f"`{path[-1]}` is {shown(value)}, out of its range",
-                      found=shown(value), allowed=limits, at_value=True)  # fmt: skip
+        yield Finding(
+            path,
+            f"`{path[-1]}` is {shown(value)}, out of its range",
+            found=shown(value),
+            allowed=limits,
+            at_value=True,
+        )
 
 
 def _fits_plain(kind: str, value: Any) -> bool:
-    if kind == "null":
-        return value is None
-    if kind == "str":
-        return isinstance(value, str)
-    if kind == "bool":
-        if isinstance(value, str):
-            return value.lower() in TRUE_WORDS | FALSE_WORDS
-        return isinstance(value, (bool, int, float)) and value in (0, 1)
-    if isinstance(value, bool):
-        return False
+    return _FITS[kind](value)
+
+
+def _is_bool(value: Any) -> bool:
     if isinstance(value, str):
-        return _number_of(kind, value) is not None
-    if kind == "int":
-        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return isinstance(value, (int, float))
+        return value.lower() in TRUE_WORDS | FALSE_WORDS
+    return isinstance(value, (bool, int, float)) and value in (0, 1)
+
+
+def _is_int(value: Any) -> bool:
+    if isinstance(value, str):
+        return _number_of("int", value) is not None
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return whole and not isinstance(value, bool)
+
+
+def _is_float(value: Any) -> bool:
+    if isinstance(value, str):
+        return _number_of("float", value) is not None
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "str": lambda value: isinstance(value, str),
+    "bool": _is_bool,
+    "int": _is_int,
+    "float": _is_float,
+}
 
 
 def _number_of(kind: str, value: str) -> float | int | None:
@@ -222,9 +269,13 @@ def describe_type(kind: TypeSpec) -> str:
     """A type in words."""
     if isinstance(kind, str):
         return {
-            "bool": "true or false", "int": "a whole number", "float": "a number",
-            "str": "text", "null": "null", "any": "anything",
-        }[kind]  # fmt: skip
+            "bool": "true or false",
+            "int": "a whole number",
+            "float": "a number",
+            "str": "text",
+            "null": "null",
+            "any": "anything",
+        }[kind]
     if "number" in kind:
         signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
         limits = " and ".join(f"{sign} {kind[key]:g}" for key, sign in signs.items() if key in kind)
@@ -269,3 +320,13 @@ def _called(name: str) -> str:
         "AutoscalingConfig": "`autoscaling_config`",
     }
     return plain.get(name, f"`{name}`")
+
+
+_CHECKS: dict[str, Callable[[Any, Any, Path], Iterator[Finding]]] = {
+    "number": _check_number,
+    "choice": _check_choice,
+    "list": _check_list,
+    "dict": _check_dict,
+    "object": check_object,
+    "union": _check_union,
+}

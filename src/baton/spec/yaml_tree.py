@@ -91,9 +91,12 @@ def parse(text: str) -> list[Tree]:
 
 def _too_deep(line: int, column: int) -> Problem:
     return Problem(
-        "BTN-006", f"values are nested more than {MAX_DEPTH} levels deep", line, column,
+        "BTN-006",
+        f"values are nested more than {MAX_DEPTH} levels deep",
+        line,
+        column,
         "a Serve config needs about ten levels",
-    )  # fmt: skip
+    )
 
 
 def _syntax_problems(exc: YAMLError, text: str) -> list[Problem]:
@@ -103,9 +106,14 @@ def _syntax_problems(exc: YAMLError, text: str) -> list[Problem]:
         column = len(before) - (before.rfind("\n") + 1) + 1
         code = exc.character if isinstance(exc.character, int) else ord(str(exc.character)[:1])
         return [
-            Problem("BTN-004", f"character U+{code:04X} is not allowed in YAML", line, column,
-                    "remove it; it is invisible in most editors")
-        ]  # fmt: skip
+            Problem(
+                "BTN-004",
+                f"character U+{code:04X} is not allowed in YAML",
+                line,
+                column,
+                "remove it; it is invisible in most editors",
+            )
+        ]
     line = column = 1
     message = "this is not YAML"
     if isinstance(exc, MarkedYAMLError):
@@ -130,9 +138,14 @@ def _tab_problems(text: str) -> list[Problem]:
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         if "\t" in indent and line.strip() and not line.lstrip().startswith("#"):
             found.append(
-                Problem("BTN-002", "a tab in the indentation; YAML allows spaces only", number,
-                        indent.index("\t") + 1, "replace the tab with spaces")
-            )  # fmt: skip
+                Problem(
+                    "BTN-002",
+                    "a tab in the indentation; YAML allows spaces only",
+                    number,
+                    indent.index("\t") + 1,
+                    "replace the tab with spaces",
+                )
+            )
     return found
 
 
@@ -155,9 +168,14 @@ class _Builder:
             line, column = _at(node)
             self.tree.value = None
             self.tree.problems = [
-                Problem("BTN-005", f"aliases expand to more than {MAX_NODES} values", line, column,
-                        "write the values out; a config of this size has another purpose")
-            ]  # fmt: skip
+                Problem(
+                    "BTN-005",
+                    f"aliases expand to more than {MAX_NODES} values",
+                    line,
+                    column,
+                    "write the values out; a config of this size has another purpose",
+                )
+            ]
         return self.tree
 
     def problem(self, rule_id: str, message: str, node: Node, **more: Any) -> None:
@@ -181,7 +199,9 @@ class _Builder:
         try:
             if isinstance(node, SequenceNode):
                 return self.sequence(node, path)
-            return self.mapping(node, path)
+            if isinstance(node, MappingNode):
+                return self.mapping(node, path)
+            return None
         finally:
             self.open.discard(id(node))
 
@@ -198,8 +218,12 @@ class _Builder:
         merges = []
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
-                self.problem("BTN-007", "a key must be a word, not a list or a mapping", key_node,
-                             key_path=dotted(path))  # fmt: skip
+                self.problem(
+                    "BTN-007",
+                    "a key must be a word, not a list or a mapping",
+                    key_node,
+                    key_path=dotted(path),
+                )
                 continue
             if key_node.value == "<<" and key_node.style is None:
                 merges.append(value_node)
@@ -209,10 +233,13 @@ class _Builder:
             if key in first_at:
                 line, column = first_at[key]
                 self.problem(
-                    "BTN-003", f"`{key}` stands twice in the same mapping", key_node,
-                    key_path=dotted(here), related=(("the first one", line, column),),
+                    "BTN-003",
+                    f"`{key}` stands twice in the same mapping",
+                    key_node,
+                    key_path=dotted(here),
+                    related=(("the first one", line, column),),
                     cure="remove one; YAML readers keep only the last and say nothing",
-                )  # fmt: skip
+                )
                 continue
             first_at[key] = _at(key_node)
             self.tree.spots[here] = Spot(_at(key_node), _at(value_node))
@@ -249,13 +276,23 @@ class _Builder:
         text = show_variables(str(node.value))
         tag = str(node.tag or "")
         explicit = not tag.startswith(_TAG) or tag.removeprefix(_TAG) not in {
-            "str", "int", "float", "bool", "null", "timestamp", "merge", "value"
-        }  # fmt: skip
+            "str",
+            "int",
+            "float",
+            "bool",
+            "null",
+            "timestamp",
+            "merge",
+            "value",
+        }
         if explicit:
             self.problem(
-                "BTN-008", f"the tag `{tag}` is not allowed here", node, key_path=dotted(path),
+                "BTN-008",
+                f"the tag `{tag}` is not allowed here",
+                node,
+                key_path=dotted(path),
                 cure="write a plain value; Ray reads its files with a safe loader as well",
-            )  # fmt: skip
+            )
             return text
         if node.style is not None:
             return text if tag == f"{_TAG}str" else _tagged(tag, text)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @rule("BTN-191", "error", "EFA is required and not what the transfer would run on")
 def efa(app: AppView) -> Iterator[Finding]:
     """UCX has no EFA transport: on an EFA machine it falls back to TCP, silently and slowly.
+
     NIXL's LIBFABRIC backend is the one that drives EFA, and both roles need it.
 
     Source: NIXL 1.3.2 LIBFABRIC plugin (providers `efa` and `tcp`); vLLM 0.29
@@ -32,17 +33,26 @@ def efa(app: AppView) -> Iterator[Finding]:
         if "LIBFABRIC" not in role.backends:
             asked = "backends" in role.extra
             yield Finding(
-                path, f"{role.role} would use {', '.join(role.backends)}, which runs over TCP on an"
-                " EFA machine", found=shown(role.extra["backends"]) if asked else "nothing (UCX)",
-                allowed="[LIBFABRIC] in both roles", related=related, at_value=asked,
+                path,
+                f"{role.role} would use {', '.join(role.backends)}, which runs over TCP on an"
+                " EFA machine",
+                found=shown(role.extra["backends"]) if asked else "nothing (UCX)",
+                allowed="[LIBFABRIC] in both roles",
+                related=related,
+                at_value=asked,
                 cure="set kv_connector_extra_config: {backends: [LIBFABRIC]} in both roles",
-            )  # fmt: skip
+            )
         elif len(role.backends) > 1:
             yield Finding(
-                path, "with several backends NIXL chooses one itself", found=shown(role.backends),
-                allowed="[LIBFABRIC]", cure="keep LIBFABRIC alone", severity="warning",
-                related=related, at_value=True,
-            )  # fmt: skip
+                path,
+                "with several backends NIXL chooses one itself",
+                found=shown(role.backends),
+                allowed="[LIBFABRIC]",
+                cure="keep LIBFABRIC alone",
+                severity="warning",
+                related=related,
+                at_value=True,
+            )
 
 
 @rule("BTN-192", "error", "a transport that the backends cannot provide")
@@ -51,7 +61,7 @@ def transport(app: AppView) -> Iterator[Finding]:
 
     A host buffer (`kv_buffer_device: cpu`) never uses CUDA IPC.
 
-    Source: NIXL 1.3.2 LIBFABRIC plugin (providers `efa` and `tcp`); UCX `cuda_ipc`, `sysv`, `posix`.
+    Source: NIXL 1.3.2 LIBFABRIC plugin (providers `efa`, `tcp`); UCX `cuda_ipc`, `sysv`, `posix`.
     """
     require = app.baton.transport.require
     if require not in ("cuda_ipc", "shm"):
@@ -62,19 +72,25 @@ def transport(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.kv_at("kv_connector_extra_config", "backends"),
                 f"{require} is required, and {shown(role.backends)} cannot do it",
-                found=shown(role.backends), allowed="[UCX]", cure="set backends: [UCX]",
-                related=related, at_value=True,
-            )  # fmt: skip
+                found=shown(role.backends),
+                allowed="[UCX]",
+                cure="set backends: [UCX]",
+                related=related,
+                at_value=True,
+            )
         elif (
             require == "cuda_ipc"
             and role.uses_nixl
             and (role.kv.get("kv_buffer_device") == "cpu" or role.on_cpu)
         ):
             yield Finding(
-                role.kv_at("kv_buffer_device"), "cuda_ipc is required, and the KV lies in host"
-                " memory", found="cpu", allowed="cuda", cure="remove kv_buffer_device",
+                role.kv_at("kv_buffer_device"),
+                "cuda_ipc is required, and the KV lies in host memory",
+                found="cpu",
+                allowed="cuda",
+                cure="remove kv_buffer_device",
                 related=related,
-            )  # fmt: skip
+            )
 
 
 @rule("BTN-193", "error", "values of the block that contradict each other")
@@ -91,36 +107,50 @@ def block_values(app: AppView) -> Iterator[Finding]:
         (engines.side_channel_port_min, engines.side_channel_port_max, "side_channel_port_max"),
     ):
         if low > high:
-            yield Finding((*path, "engines", name), f"the range {low} to {high} is empty",
-                          found=str(high), allowed=f"{low} or more", cure=f"raise {name}")  # fmt: skip
+            yield Finding(
+                (*path, "engines", name),
+                f"the range {low} to {high} is empty",
+                found=str(high),
+                allowed=f"{low} or more",
+                cure=f"raise {name}",
+            )
     wanted = sum(role.num_replicas for role in app.roles)
     room = engines.port_max - engines.port_min + 1
     if 0 < room < wanted <= 1000:  # noqa: PLR2004 - "auto" is no number to hold a range against
         yield Finding(
-            (*path, "engines", "port_max"), f"{room} ports for {wanted} engine replicas: enough only"
-            " if they run on several nodes", found=str(room), severity="warning",
+            (*path, "engines", "port_max"),
+            f"{room} ports for {wanted} engine replicas: enough only if they run on several nodes",
+            found=str(room),
+            severity="warning",
             cure="widen engines.port_min and port_max",
-        )  # fmt: skip
+        )
     if block.overflow is not None:
         parts = urlsplit(block.overflow.base_url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             yield Finding(
-                (*path, "overflow", "base_url"), "`base_url` must be a URL",
-                found=block.overflow.base_url, allowed="https://host/v1", at_value=True,
+                (*path, "overflow", "base_url"),
+                "`base_url` must be a URL",
+                found=block.overflow.base_url,
+                allowed="https://host/v1",
+                at_value=True,
                 cure="write it as https://host/v1",
-            )  # fmt: skip
+            )
 
 
 @rule("BTN-194", "warning", "a `baton` block that Ray's own application cannot use")
 def block_without_baton(app: AppView) -> Iterator[Finding]:
-    """Ray's builder refuses keys that it does not know, so `baton up` leaves the block out when the
-    import path is Ray's. `serve run` on the file itself would fail.
+    """Ray's builder refuses keys that it does not know.
+
+    So `baton up` leaves the block out when the import path is Ray's; `serve run` on the file itself
+    would fail.
 
     Source: ray 2.60 `prefill_decode/builder.py`, `PDServingArgs` (extra keys forbidden).
     """
     if app.is_rays and "baton" in app.args:
         yield Finding(
-            app.baton_path, "the `baton` block has no effect with Ray's own import_path and is left"
-            " out", found="baton", cure="set import_path: baton:build_pd_openai_app",
+            app.baton_path,
+            "the `baton` block has no effect with Ray's own import_path and is left out",
+            found="baton",
+            cure="set import_path: baton:build_pd_openai_app",
             related=(("import_path", (*app.path, "import_path")),),
-        )  # fmt: skip
+        )

@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 # The plugins in NIXL 1.3.2's wheel (`nixl_cu13.libs/nixl/libplugin_*.so`). The first three reach
 # another engine; the others are for files and object stores.
 TRANSFER_BACKENDS = ("UCX", "LIBFABRIC", "GPUNETIO")
-NIXL_BACKENDS = (*TRANSFER_BACKENDS, "GDS", "GDS_MT", "POSIX", "OBJ", "INFINIA", "GUSLI",
-                 "AZURE_BLOB")  # fmt: skip
+NIXL_BACKENDS = (
+    *TRANSFER_BACKENDS,
+    "GDS",
+    "GDS_MT",
+    "POSIX",
+    "OBJ",
+    "INFINIA",
+    "GUSLI",
+    "AZURE_BLOB",
+)
 
 _FRAGMENT = "kv_transfer_config: {{kv_connector: NixlConnector, kv_role: {role}}}"
 _ROLE_OF = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -25,7 +33,7 @@ _ROLE_OF = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 @rule("BTN-120", "error", "a KV connector that vLLM does not have")
 def connector_name(app: AppView) -> Iterator[Finding]:
-    """VLLM looks the connector up by its exact name when the engine starts.
+    """A connector is looked up by its exact name when the engine starts.
 
     A name that comes with `kv_connector_module_path` is the user's own class and is let through.
 
@@ -39,10 +47,13 @@ def connector_name(app: AppView) -> Iterator[Finding]:
             continue
         near = nearest(name, known)
         yield Finding(
-            role.kv_at("kv_connector"), f"vLLM has no KV connector `{name}`", found=name,
-            allowed=", ".join(known), at_value=True,
+            role.kv_at("kv_connector"),
+            f"vLLM has no KV connector `{name}`",
+            found=name,
+            allowed=", ".join(known),
+            at_value=True,
             cure=f"did you mean `{near}`?" if near else None,
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-121", "error", "a `kv_role` that goes against the role")
@@ -60,9 +71,13 @@ def kv_direction(app: AppView) -> Iterator[Finding]:
         other = _ROLE_OF["decode" if role.role == "prefill" else "prefill"]
         if role.kv_role == other:
             yield Finding(
-                role.kv_at("kv_role"), f"{role.role} is `{other}`", found=other,
-                allowed=f"{wanted} or kv_both", cure=f"set kv_role: {wanted}", at_value=True,
-            )  # fmt: skip
+                role.kv_at("kv_role"),
+                f"{role.role} is `{other}`",
+                found=other,
+                allowed=f"{wanted} or kv_both",
+                cure=f"set kv_role: {wanted}",
+                at_value=True,
+            )
 
 
 @rule("BTN-126", "error", "no KV connector is configured")
@@ -83,20 +98,25 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
         fragment = _FRAGMENT.format(role=_ROLE_OF[role.role])
         if role.engine.get("kv_transfer_config") is None:
             yield Finding(
-                role.engine_at("kv_transfer_config"), f"{role.role} has no `kv_transfer_config`",
-                allowed="a mapping with kv_connector and kv_role", cure=f"add {fragment}",
-            )  # fmt: skip
+                role.engine_at("kv_transfer_config"),
+                f"{role.role} has no `kv_transfer_config`",
+                allowed="a mapping with kv_connector and kv_role",
+                cure=f"add {fragment}",
+            )
         elif role.kv.get("kv_connector") is None:
             yield Finding(
-                role.kv_at("kv_connector"), "`kv_connector` is missing",
-                allowed=", ".join((*NIXL_PULL, *NIXL_PUSH)), cure="add kv_connector: NixlConnector",
-            )  # fmt: skip
+                role.kv_at("kv_connector"),
+                "`kv_connector` is missing",
+                allowed=", ".join((*NIXL_PULL, *NIXL_PUSH)),
+                cure="add kv_connector: NixlConnector",
+            )
         elif role.kv.get("kv_role") is None:
             yield Finding(
-                role.kv_at("kv_role"), "`kv_role` is missing; vLLM wants it with a connector",
+                role.kv_at("kv_role"),
+                "`kv_role` is missing; vLLM wants it with a connector",
                 allowed="kv_producer, kv_consumer, kv_both",
                 cure=f"add kv_role: {_ROLE_OF[role.role]}",
-            )  # fmt: skip
+            )
 
 
 @rule("BTN-127", "error", "a connector whose protocol Baton's gateway does not speak")
@@ -117,16 +137,21 @@ def connector_protocol(app: AppView) -> Iterator[Finding]:
         if name is None or name in NIXL_PULL or name not in catalog.connectors():
             continue
         yield Finding(
-            role.kv_at("kv_connector"), f"Baton's gateway cannot hand over through `{name}`",
-            found=name, allowed="NixlConnector", at_value=True,
+            role.kv_at("kv_connector"),
+            f"Baton's gateway cannot hand over through `{name}`",
+            found=name,
+            allowed="NixlConnector",
+            at_value=True,
             cure="use NixlConnector, or import_path: ray.serve.llm:build_pd_openai_app",
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-124", "warning", "settings of other connectors, without effect here")
 def left_overs(app: AppView) -> Iterator[Finding]:
-    """`kv_rank`, `kv_parallel_size`, `kv_ip`, `kv_port` and `kv_buffer_size` belong to older
-    connectors. NIXL's connectors read none of them.
+    """NIXL's connectors read none of these.
+
+    `kv_rank`, `kv_parallel_size`, `kv_ip`, `kv_port` and `kv_buffer_size` belong to older
+    connectors.
 
     Source: vLLM 0.29 `vllm/config/kv_transfer.py` (documented for the P2P and TorchDistributed
     connectors); no use of these fields below `nixl/`.
@@ -137,14 +162,16 @@ def left_overs(app: AppView) -> Iterator[Finding]:
         for key in ("kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_size"):
             if key in role.kv:
                 yield Finding(
-                    role.kv_at(key), f"`{key}` has no effect with {role.connector}",
-                    found=shown(role.kv[key]), cure="remove it",
-                )  # fmt: skip
+                    role.kv_at(key),
+                    f"`{key}` has no effect with {role.connector}",
+                    found=shown(role.kv[key]),
+                    cure="remove it",
+                )
 
 
 @rule("BTN-125", "note", "`kv_both` is deprecated")
 def deprecated_both(app: AppView) -> Iterator[Finding]:
-    """VLLM 0.29 warns at start that `kv_both` will be removed for NixlConnector.
+    """At start vLLM 0.29 warns that `kv_both` will be removed for NixlConnector.
 
     It works today; `kv_producer` for prefill and `kv_consumer` for decode do the same.
 
@@ -153,9 +180,12 @@ def deprecated_both(app: AppView) -> Iterator[Finding]:
     for role in app.roles:
         if role.uses_nixl and role.kv_role == "kv_both":
             yield Finding(
-                role.kv_at("kv_role"), "`kv_both` is deprecated in vLLM 0.29", found="kv_both",
-                cure=f"set kv_role: {_ROLE_OF[role.role]}", at_value=True,
-            )  # fmt: skip
+                role.kv_at("kv_role"),
+                "`kv_both` is deprecated in vLLM 0.29",
+                found="kv_both",
+                cure=f"set kv_role: {_ROLE_OF[role.role]}",
+                at_value=True,
+            )
 
 
 @rule("BTN-128", "error", "a KV buffer device that NIXL does not take")
@@ -173,10 +203,13 @@ def buffer_device(app: AppView) -> Iterator[Finding]:
             where = "a CPU engine" if role.on_cpu else "NIXL's connector"
             near = nearest(device, allowed)
             yield Finding(
-                role.kv_at("kv_buffer_device"), f"{where} cannot use a `{device}` KV buffer",
-                found=device, allowed=", ".join(allowed), at_value=True,
+                role.kv_at("kv_buffer_device"),
+                f"{where} cannot use a `{device}` KV buffer",
+                found=device,
+                allowed=", ".join(allowed),
+                at_value=True,
                 cure=f"did you mean `{near}`?" if near else f"set kv_buffer_device: {allowed[0]}",
-            )  # fmt: skip
+            )
 
 
 @rule("BTN-129", "error", "a NIXL backend that does not exist")
@@ -196,19 +229,26 @@ def backend_names(app: AppView) -> Iterator[Finding]:
         path = role.kv_at("kv_connector_extra_config", "backends")
         if not isinstance(asked, list) or not asked:
             yield Finding(
-                path, "`backends` must be a list of NIXL backends", found=shown(asked),
-                allowed=", ".join(TRANSFER_BACKENDS), cure="write backends: [UCX]", at_value=True,
-            )  # fmt: skip
+                path,
+                "`backends` must be a list of NIXL backends",
+                found=shown(asked),
+                allowed=", ".join(TRANSFER_BACKENDS),
+                cure="write backends: [UCX]",
+                at_value=True,
+            )
             continue
         for index, name in enumerate(asked):
             if name in NIXL_BACKENDS or "NIXL_PLUGIN_DIR" in role.env_vars:
                 continue  # a plugin of the user's own is none of our business
             near = nearest(name, NIXL_BACKENDS)
             yield Finding(
-                (*path, index), f"NIXL has no backend `{shown(name)}`", found=shown(name),
-                allowed=", ".join(NIXL_BACKENDS), at_value=True,
+                (*path, index),
+                f"NIXL has no backend `{shown(name)}`",
+                found=shown(name),
+                allowed=", ".join(NIXL_BACKENDS),
+                at_value=True,
                 cure=f"did you mean `{near}`?" if near else None,
-            )  # fmt: skip
+            )
     yield from _no_common_backend(app.prefill, app.decode)
 
 
@@ -221,8 +261,10 @@ def _no_common_backend(prefill: RoleView, decode: RoleView) -> Iterator[Finding]
     path = decode.kv_at("kv_connector_extra_config", "backends")
     other = prefill.kv_at("kv_connector_extra_config", "backends")
     yield Finding(
-        path, "prefill and decode have no NIXL backend in common",
+        path,
+        "prefill and decode have no NIXL backend in common",
         found=f"decode {shown(decode.backends)}, prefill {shown(prefill.backends)}",
-        allowed="one backend in both", cure="give both roles the same backends",
+        allowed="one backend in both",
+        cure="give both roles the same backends",
         related=(("prefill", other),),
-    )  # fmt: skip
+    )

@@ -28,9 +28,10 @@ _GONE = {
     ),
     "VLLM_USE_V1": ("gone: vLLM 0.29 has one engine", "remove it"),
     "VLLM_ATTENTION_BACKEND": (
-        "no longer read by vLLM 0.29", "set engine_kwargs: {attention_backend: …}",
+        "no longer read by vLLM 0.29",
+        "set engine_kwargs: {attention_backend: …}",
     ),
-}  # fmt: skip
+}
 
 
 def _env_path(app: AppView, role: RoleView, name: str) -> Path:
@@ -43,9 +44,9 @@ def _env_path(app: AppView, role: RoleView, name: str) -> Path:
 
 @rule("BTN-150", "error", "one side-channel address for several replicas")
 def side_channel_host(app: AppView) -> Iterator[Finding]:
-    """Every engine tells the others where its side channel is. With the address fixed in the file,
-    replicas on other nodes announce an address that is not theirs.
+    """Every engine tells the others where its side channel is.
 
+    With the address fixed in the file, replicas on other nodes announce one that is not theirs.
     Left out, Ray and Baton fill in each replica's own node address.
 
     Source: vLLM 0.29 `nixl/base_scheduler.py` (`side_channel_host`); ray 2.60
@@ -57,9 +58,11 @@ def side_channel_host(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 _env_path(app, role, HOST),
                 f"one side-channel address for {role.num_replicas} {role.role} replicas",
-                found=shown(host), allowed="nothing: each replica announces its own node",
-                cure=f"remove {HOST}", related=((f"{role.role} replicas", _replicas_at(role)),),
-            )  # fmt: skip
+                found=shown(host),
+                allowed="nothing: each replica announces its own node",
+                cure=f"remove {HOST}",
+                related=((f"{role.role} replicas", _replicas_at(role)),),
+            )
 
 
 def _replicas_at(role: RoleView) -> Path:
@@ -82,15 +85,19 @@ def side_channel_port(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 _env_path(app, role, PORT),
                 f"one side-channel port for {role.num_replicas} {role.role} replicas: two on one"
-                " node collide", found=shown(role.env_vars[PORT]), cure=f"remove {PORT}",
-            )  # fmt: skip
+                " node collide",
+                found=shown(role.env_vars[PORT]),
+                cure=f"remove {PORT}",
+            )
     shared = prefill.env_vars.get(PORT)
     if shared and shared == decode.env_vars.get(PORT):
         yield Finding(
-            _env_path(app, decode, PORT), "prefill and decode have the same side-channel port: on"
-            " one node they collide", found=shown(shared), cure=f"remove {PORT}",
+            _env_path(app, decode, PORT),
+            "prefill and decode have the same side-channel port: on one node they collide",
+            found=shown(shared),
+            cure=f"remove {PORT}",
             related=(("prefill", _env_path(app, prefill, PORT)),),
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-152", "warning", "an environment variable without effect")
@@ -114,8 +121,10 @@ def variables_without_effect(app: AppView) -> Iterator[Finding]:
             elif str(name).startswith("VLLM_") and name not in known:
                 near = nearest(name, known)
                 yield Finding(
-                    path, f"vLLM has no environment variable `{name}`", found=str(name),
+                    path,
+                    f"vLLM has no environment variable `{name}`",
+                    found=str(name),
                     cure=f"did you mean `{near}`?" if near else "remove it",
                     # Then vLLM raises instead of logging (`validate_environ`, `hard_fail`).
                     severity="error" if role.engine.get("fail_on_environ_validation") else None,
-                )  # fmt: skip
+                )

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @rule("BTN-200", "error", "a context longer than the model's")
 def context_limit(app: AppView) -> Iterator[Finding]:
-    """VLLM refuses a `max_model_len` above what the model's config gives, unless
-    `VLLM_ALLOW_LONG_MAX_MODEL_LEN=1` or `hf_overrides` says otherwise.
+    """A `max_model_len` above what the model's config gives is refused by vLLM.
+
+    `VLLM_ALLOW_LONG_MAX_MODEL_LEN=1` or `hf_overrides` lift it.
 
     Source: vLLM 0.29 `vllm/config/model.py`, `_get_and_verify_max_len`.
     """
@@ -29,19 +30,23 @@ def context_limit(app: AppView) -> Iterator[Finding]:
         if str(role.env_vars.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")) in ("1", "true", "True"):
             continue
         yield Finding(
-            role.engine_at("max_model_len"), f"the model takes {limit} tokens at most",
-            found=str(asked), allowed=f"{limit} or less", cure=f"set max_model_len: {limit}",
+            role.engine_at("max_model_len"),
+            f"the model takes {limit} tokens at most",
+            found=str(asked),
+            allowed=f"{limit} or less",
+            cure=f"set max_model_len: {limit}",
             at_value=True,
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-201", "error", "a TP size that does not divide the model's heads")
 def head_split(app: AppView) -> Iterator[Finding]:
-    """Attention heads are split evenly over the TP workers; KV heads are split, or replicated when
-    there are fewer of them than workers.
+    """Attention heads are split evenly over the TP workers.
+
+    KV heads are split, or replicated when there are fewer of them than workers.
 
     Source: vLLM 0.29 `vllm/config/model.py`, `verify_with_parallel_config`: "Total number of
-    attention heads must be divisible by tensor parallel size"; `layers/linear.py`, `QKVParallelLinear`.
+    attention heads must be divisible by tensor parallel size"; `QKVParallelLinear`.
     """
     if app.facts is None or not app.facts.attention_heads:
         return
@@ -54,12 +59,17 @@ def head_split(app: AppView) -> Iterator[Finding]:
             allowed = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
             yield Finding(
                 role.engine_at("tensor_parallel_size"),
-                f"TP {tp} does not divide the model's {heads} attention heads", found=str(tp),
-                allowed=allowed, cure="choose one of these", at_value=True,
-            )  # fmt: skip
+                f"TP {tp} does not divide the model's {heads} attention heads",
+                found=str(tp),
+                allowed=allowed,
+                cure="choose one of these",
+                at_value=True,
+            )
         elif not app.facts.is_mla and max(tp, kv_heads) % min(tp, kv_heads):
             yield Finding(
                 role.engine_at("tensor_parallel_size"),
                 f"TP {tp} and the model's {kv_heads} KV heads: one must divide the other",
-                found=str(tp), cure=f"use {kv_heads}, or a divisor or multiple of it", at_value=True,
-            )  # fmt: skip
+                found=str(tp),
+                cure=f"use {kv_heads}, a divisor or a multiple",
+                at_value=True,
+            )

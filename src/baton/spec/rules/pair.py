@@ -32,9 +32,12 @@ def engine_ids(app: AppView) -> Iterator[Finding]:
         yield Finding(
             app.decode.kv_at("engine_id"),
             f"both roles are called `{decode}`; each replica gets an engine_id of its own from it",
-            found=decode, allowed="a name for each role", cure="use `prefill` and `decode`",
-            related=(("prefill", app.prefill.kv_at("engine_id")),), at_value=True,
-        )  # fmt: skip
+            found=decode,
+            allowed="a name for each role",
+            cure="use `prefill` and `decode`",
+            related=(("prefill", app.prefill.kv_at("engine_id")),),
+            at_value=True,
+        )
 
 
 @rule("BTN-123", "error", "prefill pushes and decode pulls, or the other way round")
@@ -50,23 +53,30 @@ def transfer_mode(app: AppView) -> Iterator[Finding]:
         yield Finding(
             decode.kv_at("kv_connector"),
             f"prefill uses {prefill.connector} and decode {decode.connector}: one pushes, the other"
-            " pulls", found=decode.connector, allowed="the same connector in both",
-            cure=f"set kv_connector: {'NixlConnector'} in both roles", at_value=True,
+            " pulls",
+            found=decode.connector,
+            allowed="the same connector in both",
+            cure=f"set kv_connector: {'NixlConnector'} in both roles",
+            at_value=True,
             related=(("prefill", prefill.kv_at("kv_connector")),),
-        )  # fmt: skip
+        )
     elif prefill.connector and decode.connector and prefill.uses_nixl != decode.uses_nixl:
         yield Finding(
-            decode.kv_at("kv_connector"), f"prefill uses {prefill.connector} and decode"
-            f" {decode.connector}", found=decode.connector, allowed=prefill.connector,
-            cure="use the same connector in both roles", at_value=True,
+            decode.kv_at("kv_connector"),
+            f"prefill uses {prefill.connector} and decode {decode.connector}",
+            found=decode.connector,
+            allowed=prefill.connector,
+            cure="use the same connector in both roles",
+            at_value=True,
             related=(("prefill", prefill.kv_at("kv_connector")),),
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-140", "error", "decode takes shorter prompts than prefill")
 def context_lengths(app: AppView) -> Iterator[Finding]:
-    """A prompt that prefill accepts and decode does not is prefilled, refused, and strands its KV
-    until the lease runs out.
+    """A prompt that prefill accepts and decode does not is prefilled, then refused.
+
+    Its KV is stranded until the lease runs out.
 
     The other way round is harmless: prefill refuses what is too long, and decode does it alone.
 
@@ -81,17 +91,22 @@ def context_lengths(app: AppView) -> Iterator[Finding]:
         yield Finding(
             decode.engine_at("max_model_len"),
             f"decode takes {writes} tokens and prefill {reads}: longer prompts would strand"
-            " their KV", found=str(writes), allowed=f"{reads} or more",
-            cure=f"set both to {reads}, or prefill to {writes}", at_value=True,
+            " their KV",
+            found=str(writes),
+            allowed=f"{reads} or more",
+            cure=f"set both to {reads}, or prefill to {writes}",
+            at_value=True,
             related=(("prefill", prefill.engine_at("max_model_len")),),
-        )  # fmt: skip
+        )
     elif decode.max_model_len and reads is None:
         yield Finding(
             decode.engine_at("max_model_len"),
             f"decode takes {writes} tokens and prefill whatever the model allows",
-            found=str(writes), cure=f"set max_model_len: {writes} for prefill as well",
-            severity="warning", at_value=True,
-        )  # fmt: skip
+            found=str(writes),
+            cure=f"set max_model_len: {writes} for prefill as well",
+            severity="warning",
+            at_value=True,
+        )
 
 
 @rule("BTN-141", "error", "KV block sizes that do not go together")
@@ -110,23 +125,40 @@ def block_sizes(app: AppView) -> Iterator[Finding]:
     if ours is None or theirs is None or ours == theirs or not decode.uses_nixl:
         return
     common: dict[str, Any] = {
-        "found": f"decode {ours}, prefill {theirs}", "at_value": True,
+        "found": f"decode {ours}, prefill {theirs}",
+        "at_value": True,
         "related": (("prefill", prefill.engine_at("block_size")),),
         "cure": f"set block_size: {theirs} in both",
-    }  # fmt: skip
+    }
     path = decode.engine_at("block_size")
     if any(role.kv.get("kv_buffer_device") == "cpu" and not role.on_cpu for role in app.roles):
-        yield Finding(path, "block sizes differ, which NIXL cannot do through a host buffer",
-                      allowed="the same block_size in both roles", **common)  # fmt: skip
+        yield Finding(
+            path,
+            "block sizes differ, which NIXL cannot do through a host buffer",
+            allowed="the same block_size in both roles",
+            **common,
+        )
     elif ours % theirs:
-        yield Finding(path, f"decode's block size {ours} is not a multiple of prefill's {theirs}",
-                      allowed=f"a multiple of {theirs}", **common)  # fmt: skip
+        yield Finding(
+            path,
+            f"decode's block size {ours} is not a multiple of prefill's {theirs}",
+            allowed=f"a multiple of {theirs}",
+            **common,
+        )
     elif prefill.tp > decode.tp and not (app.facts and app.facts.is_mla):
-        yield Finding(path, "block sizes differ while prefill's TP is larger than decode's",
-                      allowed="the same block_size in both roles", **common)  # fmt: skip
+        yield Finding(
+            path,
+            "block sizes differ while prefill's TP is larger than decode's",
+            allowed="the same block_size in both roles",
+            **common,
+        )
     else:
-        yield Finding(path, f"block sizes differ: KV moves in blocks of {theirs} tokens",
-                      severity="note", **common)  # fmt: skip
+        yield Finding(
+            path,
+            f"block sizes differ: KV moves in blocks of {theirs} tokens",
+            severity="note",
+            **common,
+        )
 
 
 @rule("BTN-144", "error", "the roles serve two different models")
@@ -140,15 +172,17 @@ def model_ids(app: AppView) -> Iterator[Finding]:
         yield Finding(
             decode.at("model_loading_config", "model_id"),
             f"decode is called `{decode.model_id}` and prefill `{prefill.model_id}`",
-            found=decode.model_id, allowed=prefill.model_id, at_value=True,
+            found=decode.model_id,
+            allowed=prefill.model_id,
+            at_value=True,
             cure="give both roles the same model_id",
             related=(("prefill", prefill.at("model_loading_config", "model_id")),),
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-146", "error", "a setting that changes the KV and differs between the roles")
 def compatibility_hash(app: AppView) -> Iterator[Finding]:
-    """VLLM hashes what shapes the KV and compares the hashes at the first handshake.
+    """At the first handshake the two sides compare a hash of what shapes the KV.
 
     In the hash: the model string, dtype, KV heads, head size, layers, attention backend, KV cache
     dtype, and whether the hybrid KV cache manager is on. A difference starts cleanly and fails
@@ -162,27 +196,37 @@ def compatibility_hash(app: AppView) -> Iterator[Finding]:
     if prefill.extra.get("enforce_handshake_compat") is False:
         return
     for key, default in (
-        ("dtype", "auto"), ("kv_cache_dtype", "auto"), ("attention_backend", None),
-        ("disable_hybrid_kv_cache_manager", None), ("hf_overrides", None), ("revision", None),
-    ):  # fmt: skip
+        ("dtype", "auto"),
+        ("kv_cache_dtype", "auto"),
+        ("attention_backend", None),
+        ("disable_hybrid_kv_cache_manager", None),
+        ("hf_overrides", None),
+        ("revision", None),
+    ):
         ours, theirs = decode.engine.get(key, default), prefill.engine.get(key, default)
         if _same(key, ours, theirs) or not (_valid(key, ours) and _valid(key, theirs)):
             continue
         yield Finding(
-            decode.engine_at(key), f"`{key}` differs: decode {shown(ours)}, prefill {shown(theirs)}",
-            found=shown(ours), allowed=shown(theirs), at_value=key in decode.engine,
+            decode.engine_at(key),
+            f"`{key}` is {shown(ours)} in decode, {shown(theirs)} in prefill",
+            found=shown(ours),
+            allowed=shown(theirs),
+            at_value=key in decode.engine,
             severity="error" if default is not None and "auto" not in (ours, theirs) else "warning",
             cure=f"use the same {key} in both roles",
             related=(("prefill", prefill.engine_at(key)),),
-        )  # fmt: skip
+        )
     if prefill.model_source != decode.model_source and prefill.model_id == decode.model_id:
         path = ("model_loading_config", "model_source")
         yield Finding(
-            decode.at(*path), f"decode loads `{decode.model_source}` and prefill"
-            f" `{prefill.model_source}`", found=decode.model_source, allowed=prefill.model_source,
-            cure="use the same model_source in both roles", at_value=True,
+            decode.at(*path),
+            f"decode loads `{decode.model_source}` and prefill `{prefill.model_source}`",
+            found=decode.model_source,
+            allowed=prefill.model_source,
+            cure="use the same model_source in both roles",
+            at_value=True,
             related=(("prefill", prefill.at(*path)),),
-        )  # fmt: skip
+        )
 
 
 _SYNONYMS = {"half": "float16", "float": "float32", "fp8": "fp8_e4m3"}
@@ -202,8 +246,10 @@ def _same(key: str, ours: Any, theirs: Any) -> bool:
 
 @rule("BTN-145", "error", "speculative decoding that changes the KV in one role only")
 def speculative(app: AppView) -> Iterator[Finding]:
-    """EAGLE, MTP and their kind draft from the target's hidden states: their layers are part of the
-    KV that is handed over, and of the handshake's hash. Both roles need the same.
+    """EAGLE, MTP and their kind draft from the target's hidden states.
+
+    Their layers are part of the KV that is handed over, and of the handshake's hash, so that both
+    roles need the same.
 
     n-gram, suffix and Medusa drafts keep no KV and may stand in decode alone. A separate draft
     model keeps its own KV layers; vLLM counts them when it compares the two sides.
@@ -225,17 +271,19 @@ def speculative(app: AppView) -> Iterator[Finding]:
             holder.engine_at("speculative_config"),
             f"speculative decoding by `{method}` changes the KV, and the roles differ in it",
             found=shown(holder.engine.get("speculative_config")),
-            allowed="the same speculative_config in both roles", related=related,
+            allowed="the same speculative_config in both roles",
+            related=related,
             cure=f"add the same speculative_config to {missing.role}",
-        )  # fmt: skip
+        )
     elif "draft-model" in {(d or {}).get("kind") for d in (ours, theirs)}:
         yield Finding(
             holder.engine_at("speculative_config"),
             "a draft model brings KV layers of its own, and the roles differ in it",
-            found=shown(holder.engine.get("speculative_config")), severity="warning",
+            found=shown(holder.engine.get("speculative_config")),
+            severity="warning",
             cure=f"add the same speculative_config to {missing.role}, or use `ngram`",
             related=related,
-        )  # fmt: skip
+        )
 
 
 def _draft(role: RoleView) -> dict[str, Any] | None:

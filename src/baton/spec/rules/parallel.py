@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baton.spec.faults import shown
 from baton.spec.rules.registry import Finding, rule
@@ -31,34 +31,43 @@ def tensor_parallel(app: AppView) -> Iterator[Finding]:
     reads, writes = prefill.tp, decode.tp
     if reads == writes or reads < 1 or writes < 1 or not decode.uses_nixl:
         return
-    common = {
+    common: dict[str, Any] = {
         "found": f"prefill {reads}, decode {writes}",
         "related": (("prefill", prefill.engine_at("tensor_parallel_size")),),
         "at_value": True,
     }
     path = decode.engine_at("tensor_parallel_size")
     if max(reads, writes) % min(reads, writes):
-        yield Finding(path, f"TP {reads} and {writes}: one must divide the other",
-                      allowed="equal sizes, or one a multiple of the other",
-                      cure=f"set both to {min(reads, writes)}", **common)  # fmt: skip
+        yield Finding(
+            path,
+            f"TP {reads} and {writes}: one must divide the other",
+            allowed="equal sizes, or one a multiple of the other",
+            cure=f"set both to {min(reads, writes)}",
+            **common,
+        )
         return
     if reads < writes:
         return
     facts = app.facts
     if facts is None:
         yield Finding(
-            path, f"prefill's TP {reads} is larger than decode's {writes}: vLLM takes that only if"
-            f" the model has {reads} KV heads or more, MLA or Mamba layers", severity="warning",
+            path,
+            f"prefill's TP {reads} is larger than decode's {writes}: vLLM takes that only if"
+            f" the model has {reads} KV heads or more, MLA or Mamba layers",
+            severity="warning",
             cure="make the model's config.json readable here (a folder, the hub cache or --online)"
-            ", or use equal sizes", **common,
-        )  # fmt: skip
+            ", or use equal sizes",
+            **common,
+        )
     elif not facts.is_mla and not facts.has_mamba and reads > facts.kv_heads:
         yield Finding(
-            path, f"prefill's TP {reads} is larger than decode's {writes} and than the model's"
+            path,
+            f"prefill's TP {reads} is larger than decode's {writes} and than the model's"
             f" {facts.kv_heads} KV heads, which are then replicated",
             allowed=f"prefill TP up to {facts.kv_heads}, or equal sizes",
-            cure=f"set both to {writes}", **common,
-        )  # fmt: skip
+            cure=f"set both to {writes}",
+            **common,
+        )
 
 
 @rule("BTN-143", "error", "pipeline parallelism that NIXL cannot hand over")
@@ -75,30 +84,41 @@ def pipeline_parallel(app: AppView) -> Iterator[Finding]:
     prefill, decode = app.roles
     if decode.pp > 1 and decode.uses_nixl:
         yield Finding(
-            decode.engine_at("pipeline_parallel_size"), "decode cannot be pipeline parallel",
-            found=str(decode.pp), allowed="1", cure="use tensor_parallel_size", at_value=True,
-        )  # fmt: skip
+            decode.engine_at("pipeline_parallel_size"),
+            "decode cannot be pipeline parallel",
+            found=str(decode.pp),
+            allowed="1",
+            cure="use tensor_parallel_size",
+            at_value=True,
+        )
     if prefill.pp <= 1 or not prefill.uses_nixl:
         return
     path = prefill.engine_at("pipeline_parallel_size")
     if not prefill.pushes:
         yield Finding(
-            path, "prefill can be pipeline parallel only when it pushes its KV",
-            found=str(prefill.pp), allowed="1, or NixlPushConnector in both roles",
-            cure="use tensor_parallel_size", at_value=True,
-        )  # fmt: skip
+            path,
+            "prefill can be pipeline parallel only when it pushes its KV",
+            found=str(prefill.pp),
+            allowed="1, or NixlPushConnector in both roles",
+            cure="use tensor_parallel_size",
+            at_value=True,
+        )
     elif app.facts is not None and app.facts.is_hybrid:
         yield Finding(
-            path, "this model has several kinds of KV layers, which pipeline stages cannot push",
-            found=str(prefill.pp), allowed="1", cure="use tensor_parallel_size", at_value=True,
-        )  # fmt: skip
+            path,
+            "this model has several kinds of KV layers, which pipeline stages cannot push",
+            found=str(prefill.pp),
+            allowed="1",
+            cure="use tensor_parallel_size",
+            at_value=True,
+        )
 
 
 @rule("BTN-147", "error", "data parallelism inside an engine")
 def data_parallel(app: AppView) -> Iterator[Finding]:
     """Baton's replicas are one engine each; `num_replicas` is how there are more of them.
 
-    `data_parallel_size` above 1 needs Ray's `DPServer` with its gang scheduling and one side-channel
+    `data_parallel_size` above 1 needs Ray's `DPServer` with its gang scheduling, and a side-channel
     port for each rank. Ray's own application has those classes.
 
     Source: ray 2.60 `prefill_decode/builder.py` (`DPPDPrefillServer`, `DPPDDecodeServer`).
@@ -108,22 +128,29 @@ def data_parallel(app: AppView) -> Iterator[Finding]:
     for role in app.roles:
         if role.dp > 1:
             yield Finding(
-                role.engine_at("data_parallel_size"), "Baton runs no data parallel engines yet",
-                found=str(role.dp), allowed="1", at_value=True,
+                role.engine_at("data_parallel_size"),
+                "Baton runs no data parallel engines yet",
+                found=str(role.dp),
+                allowed="1",
+                at_value=True,
                 cure=f"set deployment_config: {{num_replicas: {role.dp}}} instead",
-            )  # fmt: skip
+            )
         for key in ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb"):
             if role.engine.get(key) not in (None, False):
                 yield Finding(
-                    role.engine_at(key), f"`{key}` is not for an engine that Ray Serve starts",
-                    found=shown(role.engine[key]), cure="remove it",
-                )  # fmt: skip
+                    role.engine_at(key),
+                    f"`{key}` is not for an engine that Ray Serve starts",
+                    found=shown(role.engine[key]),
+                    cure="remove it",
+                )
 
 
 @rule("BTN-148", "error", "context parallelism that NIXL cannot hand over")
 def context_parallel(app: AppView) -> Iterator[Finding]:
-    """NIXL's pull connector takes no prefill context parallelism, and decode context parallelism
-    only for MLA models, of size 1 or of the whole TP group. Push takes none for decode.
+    """NIXL's pull connector takes no prefill context parallelism.
+
+    Decode context parallelism it takes for MLA models only, of size 1 or of the whole TP group;
+    push takes none.
 
     Source: vLLM 0.29 `vllm/config/vllm.py` ("NIXL does not support prefill context parallelism.",
     "must be 1 or equal to tensor_parallel_size", "only supported for MLA models");
@@ -143,9 +170,12 @@ def _prefill_context(role: RoleView) -> Iterator[Finding]:
     if role.connector == "NixlConnector" or role.kv_role != "kv_producer":
         yield Finding(
             role.engine_at("prefill_context_parallel_size"),
-            f"{role.connector} takes no prefill context parallelism here", found=str(size),
-            allowed="1", cure="use tensor_parallel_size", at_value=True,
-        )  # fmt: skip
+            f"{role.connector} takes no prefill context parallelism here",
+            found=str(size),
+            allowed="1",
+            cure="use tensor_parallel_size",
+            at_value=True,
+        )
 
 
 def _decode_context(app: AppView, role: RoleView) -> Iterator[Finding]:
@@ -163,7 +193,10 @@ def _decode_context(app: AppView, role: RoleView) -> Iterator[Finding]:
         message = "decode context parallelism is not for models with MLA and Mamba layers"
     if message is not None:
         yield Finding(
-            role.engine_at("decode_context_parallel_size"), message, found=str(size),
-            allowed="1" if role.tp == 1 else f"1 or {role.tp}, for MLA models", at_value=True,
+            role.engine_at("decode_context_parallel_size"),
+            message,
+            found=str(size),
+            allowed="1" if role.tp == 1 else f"1 or {role.tp}, for MLA models",
+            at_value=True,
             cure="remove it",
-        )  # fmt: skip
+        )

@@ -2,76 +2,146 @@
 
 from baton.spec.rules.registry import describe
 
-describe("BTN-001", "error", "the text is not YAML", """
+describe(
+    "BTN-001",
+    "error",
+    "the text is not YAML",
+    """
     Nothing can be checked before the text can be read. The parser's own words are shown with line
     and column.
 
     Source: YAML 1.1 as PyYAML reads it, which is what Ray Serve uses.
-""")  # fmt: skip
-describe("BTN-002", "error", "a tab in the indentation", """
+""",
+)
+describe(
+    "BTN-002",
+    "error",
+    "a tab in the indentation",
+    """
     YAML allows spaces only. Every tab of the file is listed.
 
     Source: YAML 1.1, section 5.5.
-""")  # fmt: skip
-describe("BTN-003", "error", "the same key twice", """
+""",
+)
+describe(
+    "BTN-003",
+    "error",
+    "the same key twice",
+    """
     YAML readers keep the last of two equal keys and say nothing, so that half of a config has no
     effect.
 
     Source: PyYAML's `construct_mapping`, used by `serve run` and KubeRay.
-""")  # fmt: skip
-describe("BTN-004", "error", "not UTF-8, or a character that YAML forbids", """
+""",
+)
+describe(
+    "BTN-004",
+    "error",
+    "not UTF-8, or a character that YAML forbids",
+    """
     Ray reads its files as UTF-8. Control characters come from copying out of terminals and PDFs.
 
     Source: YAML 1.1, section 5.1.
-""")  # fmt: skip
-describe("BTN-005", "error", "aliases that expand without end", """
+""",
+)
+describe(
+    "BTN-005",
+    "error",
+    "aliases that expand without end",
+    """
     A few lines of aliases can stand for billions of values, and an alias can contain itself.
     Ordinary anchors and `<<` are fine.
 
     Source: Baton's own limit, 100,000 values.
-""")  # fmt: skip
-describe("BTN-006", "error", "nested too deep", """
+""",
+)
+describe(
+    "BTN-006",
+    "error",
+    "nested too deep",
+    """
     More than 60 levels is no config, and readers fail on it with a recursion error.
 
     Source: Baton's own limit.
-""")  # fmt: skip
-describe("BTN-007", "error", "a key that is not a word", """
+""",
+)
+describe(
+    "BTN-007",
+    "error",
+    "a key that is not a word",
+    """
     Keys are plain words here; a list or mapping as a key is a slip of indentation.
 
     Source: PyYAML cannot hash such keys.
-""")  # fmt: skip
-describe("BTN-008", "error", "a tag", """
+""",
+)
+describe(
+    "BTN-008",
+    "error",
+    "a tag",
+    """
     `!something` asks the reader to build an object. Ray's safe loader refuses it.
 
     Source: PyYAML `SafeLoader`.
-""")  # fmt: skip
-describe("BTN-009", "error", "a file that cannot be read", """
+""",
+)
+describe(
+    "BTN-009",
+    "error",
+    "a file that cannot be read",
+    """
     Missing, a directory, without permission, empty, too large, or more than one document.
-""")  # fmt: skip
-describe("BTN-010", "error", "a RayService manifest without its Serve config", """
+""",
+)
+describe(
+    "BTN-010",
+    "error",
+    "a RayService manifest without its Serve config",
+    """
     `spec.serveConfigV2` of a KubeRay RayService holds the Serve config as a block of text.
 
     Source: KubeRay `ray.io_rayservices.yaml`, `serveConfigV2: {type: string}`.
-""")  # fmt: skip
-describe("BTN-011", "error", "the indentation is gone", """
+""",
+)
+describe(
+    "BTN-011",
+    "error",
+    "the indentation is gone",
+    """
     Copied from a web page or a chat, YAML loses its leading spaces: every key stands at the left.
     Baton recognises the file by its keys, and `--fix` rebuilds it when they allow one shape only.
-""")  # fmt: skip
-describe("BTN-012", "error", "a Serve config that Ray refuses", """
+""",
+)
+describe(
+    "BTN-012",
+    "error",
+    "a Serve config that Ray refuses",
+    """
     The frame around the applications: unknown keys, names and routes that are taken twice, an
     import path that cannot be one. Ray ignores unknown keys here, which is worse than refusing.
 
     Source: ray 2.60 `serve/schema.py`, `ServeDeploySchema`, `ServeApplicationSchema`.
-""")  # fmt: skip
-describe("BTN-013", "note", "an application that Baton has no rules for", """
+""",
+)
+describe(
+    "BTN-013",
+    "note",
+    "an application that Baton has no rules for",
+    """
     Baton knows `baton:build_pd_openai_app` and `ray.serve.llm:build_pd_openai_app`. Anything else
     in the file is passed on as it is.
-""")  # fmt: skip
-describe("BTN-101", "error", "an unresolved variable", """
+""",
+)
+describe(
+    "BTN-101",
+    "error",
+    "an unresolved variable",
+    """
     `${NAME}` is looked up in the environment. Unset or empty is refused: an empty model name is the
     worst kind of default. `${NAME:-default}` gives one; `$${` is the text `${`. Under `runtime_env`
     variables are left to Ray, which expands them on the node.
 
     Source: ray 2.60 `_private/runtime_env/` expands `${NAME}` in env_vars; nothing expands it
     anywhere else, so Ray would look for a model called `${MODEL_ID}`.
-""")  # fmt: skip
+""",
+)

@@ -14,9 +14,21 @@ if TYPE_CHECKING:
     from baton.spec.faults import Path, Severity
 
 _MODULES = (
-    "reading", "slips", "shape", "connector", "pair", "parallel", "environment", "serving",
-    "resources", "block", "model", "defaults", "adapting", "known",
-)  # fmt: skip
+    "reading",
+    "slips",
+    "shape",
+    "connector",
+    "pair",
+    "parallel",
+    "environment",
+    "serving",
+    "resources",
+    "block",
+    "model",
+    "defaults",
+    "adapting",
+    "known",
+)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ def gpus(app: AppView) -> Iterator[Finding]:
     """Ray waits without end for a placement group that no node can hold.
 
     Checked against this machine when it is where the file would run; a RayService manifest and
-    `--target cluster` are for somewhere else. Engines that ask for GPUs only by Ray's default are
+    `--target cluster` mean another one. Engines that ask for GPUs only by Ray's default are
     reported as a note by `validate`.
 
-    Source: ray 2.60 `llm_config.py`, `_resolve_accelerator_config` (GPU by default); Ray's placement
-    groups stay pending.
+    Source: ray 2.60 `llm_config.py`, `_resolve_accelerator_config` (GPU by default); a placement
+    group stays pending.
     """
     machine = app.machine
     if machine is None:
@@ -39,18 +39,21 @@ def gpus(app: AppView) -> Iterator[Finding]:
         yield Finding(
             role.at("placement_group_config") if asked else role.path,
             f"{role.role} asks for {role.gpus:g} GPU{count} and this machine has {machine.gpus}",
-            found=shown(role.config["placement_group_config"]) if asked
+            found=shown(role.config["placement_group_config"])
+            if asked
             else "no placement_group_config: Ray takes one GPU a worker",
             allowed=f"{machine.gpus} GPUs in all" if machine.gpus else "no GPU here",
-            cure="add --on cpu to run it on this machine's CPU", at_value=asked,
+            cure="add --on cpu to run it on this machine's CPU",
+            at_value=asked,
             severity=None if asked else "note",
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-181", "error", "more memory than this machine has")
 def memory(app: AppView) -> Iterator[Finding]:
-    """Every CPU engine holds the weights once, its KV cache, and about 1.3 GiB of Python, PyTorch
-    and vLLM in three processes. Past the machine's memory the kernel kills one of them.
+    """Every CPU engine holds the weights once, its KV cache, and 1.3 GiB for its three processes.
+
+    Past the machine's memory the kernel kills one of them.
 
     The KV cache is `VLLM_CPU_KVCACHE_SPACE` GiB, or `kv_cache_memory_bytes`; left out, vLLM takes
     `gpu_memory_utilization` of the memory of each engine's NUMA node for weights and KV together.
@@ -60,12 +63,11 @@ def memory(app: AppView) -> Iterator[Finding]:
     machine = app.machine
     if machine is None or app.facts is None or not machine.memory_bytes:
         return
-    parts = []
-    for role in app.roles:
-        if role.on_cpu:
-            parts.append(
-                (role, role.num_replicas * cpu_engine_bytes(role, app, machine.memory_bytes))
-            )
+    parts = [
+        (role, role.num_replicas * cpu_engine_bytes(role, app, machine.memory_bytes))
+        for role in app.roles
+        if role.on_cpu
+    ]
     needed = sum(size for _, size in parts)
     if needed <= machine.memory_bytes or not parts:
         return
@@ -77,7 +79,7 @@ def memory(app: AppView) -> Iterator[Finding]:
         + f" (weights {weights} each)",
         allowed=in_gib(machine.memory_bytes),
         cure="lower VLLM_CPU_KVCACHE_SPACE in runtime_env.env_vars, or take a smaller model",
-    )  # fmt: skip
+    )
 
 
 ENGINE_OVERHEAD_BYTES = int(1.3 * GIB)

@@ -39,16 +39,23 @@ def gone_arguments(app: AppView) -> Iterator[Finding]:
     """
     for key, (why, cure) in _GONE_ARGS.items():
         if key in app.args:
-            yield Finding((*app.args_path, key), f"`{key}` no longer exists: {why}", found=key,
-                          allowed="baton.gateway, or ingress_deployment_config", cure=cure)  # fmt: skip
+            yield Finding(
+                (*app.args_path, key),
+                f"`{key}` no longer exists: {why}",
+                found=key,
+                allowed="baton.gateway, ingress_deployment_config",
+                cure=cure,
+            )
     for role in app.roles:
         experimental = mapping(role.config.get("experimental_configs"))
         if "num_router_replicas" in experimental:
             yield Finding(
                 role.at("experimental_configs", "num_router_replicas"),
-                "`num_router_replicas` was renamed", found="num_router_replicas",
-                allowed="num_ingress_replicas", cure="write num_ingress_replicas",
-            )  # fmt: skip
+                "`num_router_replicas` was renamed",
+                found="num_router_replicas",
+                allowed="num_ingress_replicas",
+                cure="write num_ingress_replicas",
+            )
 
 
 @rule("BTN-161", "error", "a replica count that Ray Serve refuses")
@@ -66,13 +73,20 @@ def replica_counts(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.at("deployment_config", "autoscaling_config"),
                 "`num_replicas` and `autoscaling_config` exclude each other",
-                found=f"num_replicas: {shown(count)}", allowed="one of the two",
+                found=f"num_replicas: {shown(count)}",
+                allowed="one of the two",
                 cure="choose one; with autoscaling set min_replicas and max_replicas",
                 related=(("num_replicas", role.at("deployment_config", "num_replicas")),),
-            )  # fmt: skip
+            )
         if count == 0 and not isinstance(count, bool):
-            yield Finding(role.at("deployment_config", "num_replicas"), "no replica serves nobody",
-                          found="0", allowed="1 or more", cure="set num_replicas: 1", at_value=True)  # fmt: skip
+            yield Finding(
+                role.at("deployment_config", "num_replicas"),
+                "no replica serves nobody",
+                found="0",
+                allowed="1 or more",
+                cure="set num_replicas: 1",
+                at_value=True,
+            )
         yield from _scaling(role.at("deployment_config", "autoscaling_config"), mapping(scaling))
 
 
@@ -80,14 +94,21 @@ def _scaling(path: tuple[object, ...], scaling: dict[object, object]) -> Iterato
     low, high = whole(scaling.get("min_replicas"), 1), whole(scaling.get("max_replicas"), 1)
     start = whole(scaling.get("initial_replicas"), low)
     if low > high:
-        yield Finding((*path, "max_replicas"), f"max_replicas {high} is below min_replicas {low}",
-                      found=str(high), allowed=f"{low} or more", cure="raise max_replicas")  # fmt: skip
+        yield Finding(
+            (*path, "max_replicas"),
+            f"max_replicas {high} is below min_replicas {low}",
+            found=str(high),
+            allowed=f"{low} or more",
+            cure="raise max_replicas",
+        )
     elif not low <= start <= high:
         yield Finding(
-            (*path, "initial_replicas"), f"initial_replicas {start} is not between min_replicas"
-            f" {low} and max_replicas {high}", found=str(start), allowed=f"{low} to {high}",
+            (*path, "initial_replicas"),
+            f"initial_replicas {start} is not between min_replicas {low} and max_replicas {high}",
+            found=str(start),
+            allowed=f"{low} to {high}",
             cure="change initial_replicas",
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-162", "error", "placement in the wrong place")
@@ -102,10 +123,13 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
         for key in ("placement_group_bundles", "placement_group_strategy"):
             if key in role.deployment:
                 yield Finding(
-                    role.at("deployment_config", key), f"`{key}` is not allowed here", found=key,
-                    allowed="placement_group_config", cure="write placement_group_config: "
+                    role.at("deployment_config", key),
+                    f"`{key}` is not allowed here",
+                    found=key,
+                    allowed="placement_group_config",
+                    cure="write placement_group_config: "
                     "{bundles: […], strategy: PACK} beside deployment_config",
-                )  # fmt: skip
+                )
         group = role.config.get("placement_group_config")
         if isinstance(group, dict):
             both = {"bundles", "bundle_per_worker"} & {k for k, v in group.items() if v is not None}
@@ -116,7 +140,7 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
                     found=", ".join(sorted(both)) or "neither",
                     allowed="bundles or bundle_per_worker",
                     cure="write bundle_per_worker: {GPU: 1}",
-                )  # fmt: skip
+                )
 
 
 @rule("BTN-163", "error", "an engine argument that Ray Serve LLM sets itself")
@@ -130,17 +154,22 @@ def arguments_of_ray(app: AppView) -> Iterator[Finding]:
             if key in role.engine:
                 name = "model_source" if key == "model" else "model_id"
                 yield Finding(
-                    role.engine_at(key), f"`{key}` is not allowed in engine_kwargs",
-                    found=shown(role.engine[key]), allowed=f"model_loading_config.{name}",
+                    role.engine_at(key),
+                    f"`{key}` is not allowed in engine_kwargs",
+                    found=shown(role.engine[key]),
+                    allowed=f"model_loading_config.{name}",
                     cure=f"write model_loading_config: {{{name}: {shown(role.engine[key])}}}",
-                )  # fmt: skip
+                )
         executor = role.engine.get("distributed_executor_backend")
         if executor not in (None, "ray") and not role.on_cpu:
             yield Finding(
                 role.engine_at("distributed_executor_backend"),
-                "a GPU engine under Ray Serve LLM runs on Ray's executor", found=shown(executor),
-                allowed="ray", cure="remove it", at_value=True,
-            )  # fmt: skip
+                "a GPU engine under Ray Serve LLM runs on Ray's executor",
+                found=shown(executor),
+                allowed="ray",
+                cure="remove it",
+                at_value=True,
+            )
 
 
 @rule("BTN-164", "error", "an accelerator that does not fit the placement")
@@ -159,24 +188,36 @@ def accelerator(app: AppView) -> Iterator[Finding]:
         if kind not in known and kind != "A10":
             near = nearest(kind, known)
             yield Finding(
-                path, f"Ray knows no accelerator `{kind}`", found=kind, allowed=", ".join(known),
-                cure=f"did you mean `{near}`?" if near else None, at_value=True,
-            )  # fmt: skip
+                path,
+                f"Ray knows no accelerator `{kind}`",
+                found=kind,
+                allowed=", ".join(known),
+                cure=f"did you mean `{near}`?" if near else None,
+                at_value=True,
+            )
         elif role.on_cpu:
             yield Finding(
-                path, f"accelerator_type `{kind}` cannot be used with CPU bundles", found=kind,
-                allowed="nothing, with CPU bundles", cure="remove accelerator_type",
+                path,
+                f"accelerator_type `{kind}` cannot be used with CPU bundles",
+                found=kind,
+                allowed="nothing, with CPU bundles",
+                cure="remove accelerator_type",
                 related=(("bundles", role.at("placement_group_config")),),
-            )  # fmt: skip
+            )
         elif kind.startswith("TPU") and role.gpus:
-            yield Finding(path, f"accelerator_type `{kind}` is a TPU and the bundles ask for GPUs",
-                          found=kind, cure="remove accelerator_type")  # fmt: skip
+            yield Finding(
+                path,
+                f"accelerator_type `{kind}` is a TPU and the bundles ask for GPUs",
+                found=kind,
+                cure="remove accelerator_type",
+            )
 
 
 @rule("BTN-165", "error", "LoRA adapters")
 def lora(app: AppView) -> Iterator[Finding]:
-    """Baton's gateway does not resolve an adapter on both legs yet: a request for one would be
-    prefilled by the base model. So `lora_config` is refused by name.
+    """Baton's gateway does not resolve an adapter on both legs yet.
+
+    A request for one would be prefilled by the base model, so `lora_config` is refused by name.
 
     Ray's own application resolves adapters on both legs and wants the same loading path in both
     roles (ray 2.60 `prefill_decode/builder.py`, `_validate_lora_configs`).
@@ -184,31 +225,42 @@ def lora(app: AppView) -> Iterator[Finding]:
     prefill, decode = app.roles
     if not app.is_rays:
         for role in app.roles:
-            for at, holder in ((role.at("lora_config"), role.config),
-                               (role.engine_at("enable_lora"), role.engine),
-                               (role.engine_at("lora_modules"), role.engine)):  # fmt: skip
+            for at, holder in (
+                (role.at("lora_config"), role.config),
+                (role.engine_at("enable_lora"), role.engine),
+                (role.engine_at("lora_modules"), role.engine),
+            ):
                 if holder.get(at[-1]):
                     yield Finding(
-                        at, f"Baton serves no LoRA adapters yet (`{at[-1]}`)", found=str(at[-1]),
-                        allowed="the base model", cure="remove it, or merge the adapter into the"
+                        at,
+                        f"Baton serves no LoRA adapters yet (`{at[-1]}`)",
+                        found=str(at[-1]),
+                        allowed="the base model",
+                        cure="remove it, or merge the adapter into the"
                         " weights; Ray's own import_path serves adapters",
-                    )  # fmt: skip
+                    )
         return
-    ours, theirs = decode.config.get("lora_config"), prefill.config.get("lora_config")
-    if (ours is None) != (theirs is None):
-        holder, other = (decode, prefill) if theirs is None else (prefill, decode)
-        yield Finding(holder.at("lora_config"), f"`lora_config` is missing for {other.role}",
-                      allowed="lora_config in both roles or in none", cure="add it to both",
-                      related=((other.role, other.path),))  # fmt: skip
+    in_decode, in_prefill = decode.config.get("lora_config"), prefill.config.get("lora_config")
+    if (in_decode is None) != (in_prefill is None):
+        has, lacks = (decode, prefill) if in_prefill is None else (prefill, decode)
+        yield Finding(
+            has.at("lora_config"),
+            f"`lora_config` is missing for {lacks.role}",
+            allowed="lora_config in both roles or in none",
+            cure="add it to both",
+            related=((lacks.role, lacks.path),),
+        )
         return
     for role in app.roles:
         source = mapping(role.config.get("lora_config")).get("dynamic_lora_loading_path")
         if isinstance(source, str) and not _REMOTE.match(source):
             yield Finding(
                 role.at("lora_config", "dynamic_lora_loading_path"),
-                "adapters are loaded from cloud storage only", found=source,
-                allowed="s3://, gs://, abfss:// or azure://", at_value=True,
-            )  # fmt: skip
+                "adapters are loaded from cloud storage only",
+                found=source,
+                allowed="s3://, gs://, abfss:// or azure://",
+                at_value=True,
+            )
     paths = [
         mapping(role.config.get("lora_config")).get("dynamic_lora_loading_path")
         for role in app.roles
@@ -216,10 +268,12 @@ def lora(app: AppView) -> Iterator[Finding]:
     if paths[0] != paths[1]:
         yield Finding(
             decode.at("lora_config", "dynamic_lora_loading_path"),
-            "the roles load adapters from two different places", found=shown(paths[1]),
-            allowed=shown(paths[0]), cure="use the same path in both",
+            "the roles load adapters from two different places",
+            found=shown(paths[1]),
+            allowed=shown(paths[0]),
+            cure="use the same path in both",
             related=(("prefill", prefill.at("lora_config", "dynamic_lora_loading_path")),),
-        )  # fmt: skip
+        )
 
 
 @rule("BTN-166", "warning", "bundles that do not match the number of workers")
@@ -236,22 +290,27 @@ def bundle_count(app: AppView) -> Iterator[Finding]:
         if not isinstance(asked, list) or role.on_cpu or role.dp > 1:
             continue
         gpus, workers = role.gpus, role.tp * role.pp
-        fractional = any(0 < float(mapping(b).get("GPU") or 0) < 1 for b in asked
-                         if isinstance(mapping(b).get("GPU"), (int, float)))  # fmt: skip
+        fractional = any(
+            0 < float(mapping(b).get("GPU") or 0) < 1
+            for b in asked
+            if isinstance(mapping(b).get("GPU"), (int, float))
+        )
         if not fractional and int(gpus) != workers:
             yield Finding(
                 role.at("placement_group_config", "bundles"),
                 f"the bundles hold {gpus:g} GPUs and the engine has {workers} workers (TP x PP)",
-                found=shown(asked), allowed=f"{workers} bundles with one GPU each",
+                found=shown(asked),
+                allowed=f"{workers} bundles with one GPU each",
                 cure="write bundle_per_worker: {GPU: 1}; Ray repeats it as often as needed",
                 severity="error" if gpus < workers else None,
-            )  # fmt: skip
+            )
 
 
 @rule("BTN-167", "error", "engine metrics without engine statistics")
 def log_stats(app: AppView) -> Iterator[Finding]:
-    """Ray Serve LLM refuses `disable_log_stats` unless `log_engine_metrics` is off, and Baton needs
-    the engine's own metrics to know its load.
+    """Ray Serve LLM refuses `disable_log_stats` unless `log_engine_metrics` is off.
+
+    Baton needs the engine's own metrics to know its load.
 
     Source: ray 2.60 `llm_config.py`, `_check_log_stats_with_metrics`.
     """
@@ -260,9 +319,13 @@ def log_stats(app: AppView) -> Iterator[Finding]:
             continue
         if role.config.get("log_engine_metrics", True) or not app.is_rays:
             yield Finding(
-                role.engine_at("disable_log_stats"), "engine statistics are needed and turned off",
-                found="true", allowed="false", cure="remove disable_log_stats", at_value=True,
-            )  # fmt: skip
+                role.engine_at("disable_log_stats"),
+                "engine statistics are needed and turned off",
+                found="true",
+                allowed="false",
+                cure="remove disable_log_stats",
+                at_value=True,
+            )
 
 
 @rule("BTN-168", "warning", "a setting that Baton's application does not use")
@@ -279,13 +342,19 @@ def unused_by_baton(app: AppView) -> Iterator[Finding]:
     for key in ("ingress_cls_config", "ingress_deployment_config"):
         if app.args.get(key):
             yield Finding(
-                (*app.args_path, key), f"`{key}` has no effect: Baton's gateway is the ingress",
-                found=key, cure="set baton: {gateway: {num_replicas: …}}",
-            )  # fmt: skip
+                (*app.args_path, key),
+                f"`{key}` has no effect: Baton's gateway is the ingress",
+                found=key,
+                cure="set baton: {gateway: {num_replicas: …}}",
+            )
     for role in app.roles:
         if role.config.get("server_cls") is not None:
-            yield Finding(role.at("server_cls"), "`server_cls` has no effect: Baton brings its own",
-                          found=shown(role.config["server_cls"]), cure="remove it")  # fmt: skip
+            yield Finding(
+                role.at("server_cls"),
+                "`server_cls` has no effect: Baton brings its own",
+                found=shown(role.config["server_cls"]),
+                cure="remove it",
+            )
         if (
             role.deployment.get("autoscaling_config")
             or role.deployment.get("num_replicas") == "auto"
@@ -296,9 +365,11 @@ def unused_by_baton(app: AppView) -> Iterator[Finding]:
                 else "num_replicas"
             )
             yield Finding(
-                role.at("deployment_config", key), "Ray Serve's autoscaling sees Baton's engines"
-                " idle and keeps them at min_replicas", found=key, cure="set num_replicas",
-            )  # fmt: skip
+                role.at("deployment_config", key),
+                "Ray Serve's autoscaling sees Baton's engines idle and keeps them at min_replicas",
+                found=key,
+                cure="set num_replicas",
+            )
 
 
 @rule("BTN-169", "error", "a `runtime_env` that a deployed app cannot have")
@@ -313,7 +384,9 @@ def application_runtime_env(app: AppView) -> Iterator[Finding]:
     for key, uri in [*(("py_modules", u) for u in uris), ("working_dir", env.get("working_dir"))]:
         if isinstance(uri, str) and "://" not in uri:
             yield Finding(
-                (*app.path, "runtime_env", key), f"`{key}` must be a remote archive", found=uri,
-                allowed="https://, s3://, gs:// or local://", cure="upload it, or use local:// for"
-                " a folder that is on every node",
-            )  # fmt: skip
+                (*app.path, "runtime_env", key),
+                f"`{key}` must be a remote archive",
+                found=uri,
+                allowed="https://, s3://, gs:// or local://",
+                cure="upload it, or use local:// for a folder that is on every node",
+            )

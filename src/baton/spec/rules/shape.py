@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 # Reported by a rule of its own, which knows more about it.
 _OWN_RULE = {"proxy_deployment_config", "proxy_cls_config", "baton"}
 _CHECKED_BELOW = {
-    "engine_kwargs", "deployment_config", "model_loading_config", "placement_group_config",
+    "engine_kwargs",
+    "deployment_config",
+    "model_loading_config",
+    "placement_group_config",
     "lora_config",
-}  # fmt: skip
+}
 
 
 @rule("BTN-102", "error", "a key that nothing knows, or one that is missing")
@@ -101,9 +104,12 @@ def _deployment_shape(role: RoleView) -> Iterator[Finding]:
             # `serve.deployment(cls, **deployment_config)` ends in a TypeError for any other key.
             near = nearest(key, options)
             yield Finding(
-                (*path, key), f"`{key}` is not a deployment option of Ray Serve", found=str(key),
-                allowed=", ".join(options), cure=f"did you mean `{near}`?" if near else None,
-            )  # fmt: skip
+                (*path, key),
+                f"`{key}` is not a deployment option of Ray Serve",
+                found=str(key),
+                allowed=", ".join(options),
+                cure=f"did you mean `{near}`?" if near else None,
+            )
         elif key == "num_replicas" and item == "auto":
             continue
         elif key == "ray_actor_options":
@@ -128,15 +134,17 @@ def engine_arguments(app: AppView) -> Iterator[Finding]:
             if key not in known:
                 near = nearest(key, known)
                 yield Finding(
-                    role.engine_at(key), f"vLLM {catalog.vllm()['version']} has no engine argument"
-                    f" `{key}`", found=str(key), allowed="the arguments of vLLM's AsyncEngineArgs",
+                    role.engine_at(key),
+                    f"vLLM {catalog.vllm()['version']} has no engine argument `{key}`",
+                    found=str(key),
+                    allowed="the arguments of vLLM's AsyncEngineArgs",
                     cure=f"did you mean `{near}`?" if near else None,
-                )  # fmt: skip
+                )
 
 
 @rule("BTN-103", "error", "a value that vLLM or Ray cannot take")
 def engine_values(app: AppView) -> Iterator[Finding]:
-    """VLLM checks the values of its arguments when the engine is built: type, range, choice.
+    """The engine checks the values of its arguments when it is built: type, range, choice.
 
     Source: vLLM 0.29 `vllm/config/*.py`; its config classes are pydantic dataclasses with
     `extra="forbid"` (`vllm/config/utils.py`). The snapshot keeps their types, limits and choices.
@@ -197,9 +205,12 @@ def _block_finding(error: Any, block: dict[Any, Any], path: Path) -> Finding:
         near = nearest(where[-1], allowed)
         inside = ".".join(["baton", *map(str, where[:-1])])
         return Finding(
-            at, f"`{where[-1]}` is not a key of `{inside}`", found=str(where[-1]),
-            allowed=", ".join(allowed), cure=f"did you mean `{near}`?" if near else None,
-        )  # fmt: skip
+            at,
+            f"`{where[-1]}` is not a key of `{inside}`",
+            found=str(where[-1]),
+            allowed=", ".join(allowed),
+            cure=f"did you mean `{near}`?" if near else None,
+        )
     if error["type"] == "missing":
         return missing_key(str(where[-1]), at[:-1])
     found: Any = block
@@ -210,10 +221,13 @@ def _block_finding(error: Any, block: dict[Any, Any], path: Path) -> Finding:
     if error["type"] == "literal_error":
         near = nearest(found, [part.strip("' ") for part in _choices(message)])
     return Finding(
-        at, f"`{where[-1] if where else 'baton'}`: {message[:1].lower()}{message[1:]}",
-        found=shown(found), allowed=message, cure=f"did you mean `{near}`?" if near else None,
+        at,
+        f"`{where[-1] if where else 'baton'}`: {message[:1].lower()}{message[1:]}",
+        found=shown(found),
+        allowed=message,
+        cure=f"did you mean `{near}`?" if near else None,
         at_value=True,
-    )  # fmt: skip
+    )
 
 
 def _choices(message: str) -> list[str]:
