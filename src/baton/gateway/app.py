@@ -146,10 +146,10 @@ class GatewayApp:
             self._start_lock = asyncio.Lock()
         async with self._start_lock:
             if self._parts is None:
-                self._client = EngineClient()
                 await self.directory.start()
+                client = self._client = EngineClient()
                 releases = Releases(
-                    self._client,
+                    client,
                     self.directory.decode_engines,
                     lambda leg_id: leg_headers(
                         self.directory, {"content-type": "application/json"}, leg_id
@@ -157,7 +157,7 @@ class GatewayApp:
                     self.metrics,
                 )
                 self._parts = Parts(
-                    self._client,
+                    client,
                     self.directory,
                     self.inflight,
                     releases,
@@ -248,7 +248,7 @@ class GatewayApp:
                 known_models=self.model_ids,
             )
         except CallerGone:
-            timeline.finish("hangup")
+            timeline.gone()
             self._note(timeline, caller, key, hung_up_in="admit")
             return
         except GatewayError as error:
@@ -274,14 +274,15 @@ class GatewayApp:
         try:
             await self._serve(caller, journey)
         except asyncio.CancelledError:
-            timeline.finish("hangup")
+            timeline.gone()
             if not hung_up or me is None:
                 raise  # the server ends us, not the caller
             me.uncancel()
         finally:
             watcher.cancel()
             timeline.finish("ok")
-            self._note(timeline, caller, key, hung_up_in=journey.stage if hung_up else None)
+            gone = timeline.outcome == "hangup"
+            self._note(timeline, caller, key, hung_up_in=journey.stage if gone else None)
 
     async def _serve(self, caller: Caller, journey: Journey) -> None:
         """From the queue to the last byte, with every failure turned into an answer."""
@@ -296,6 +297,8 @@ class GatewayApp:
         except RequestRejected as rejected:
             timeline.finish("rejected", rejected.status)
             await caller.answer(rejected.status, rejected.body, headers=way_headers(timeline))
+        except CallerGone:
+            timeline.gone()
         except BrokenStream:
             self.metrics.broken_streams.inc()
             timeline.finish("broken")

@@ -112,7 +112,7 @@ class Caller:
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers."""
         self.started = True
-        await self._send(
+        await self._transmit(
             {
                 "type": "http.response.start",
                 "status": status,
@@ -125,7 +125,13 @@ class Caller:
         self.sent += len(chunk)
         # Servers report "disconnected" after a whole answer as well: that is no hang-up.
         self.finished = not more
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+        await self._transmit({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def _transmit(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except OSError as exc:  # how ASGI servers say that nobody listens (spec 2.4)
+            raise CallerGone from exc
 
     async def answer(
         self,

@@ -122,10 +122,17 @@ class Journey:
                     self._offer = await self._prefill()
                     alone = self._offer is None
                 engine = self._pick_decode(tried)
+                started = self.timeline.now()
                 try:
                     return await self._decode(engine, attempt)
                 except LegFailed as failure:
                     self._offer = None  # released or spent: the next try has its own or none
+                    self.timeline.failed_attempt(
+                        "decode",
+                        engine.replica_id,
+                        failure.failure,
+                        self.timeline.now() - started,
+                    )
                     self._decode_failed(engine, failure, attempt, tried)
                     if attempt + 1 >= self._parts.settings.max_attempts and not alone:
                         alone = True
@@ -310,7 +317,6 @@ class Journey:
         """Note it, and raise when there is nothing more to try."""
         self._count(None)
         tried.add(engine.replica_id)
-        self.timeline.failed_attempt("decode", engine.replica_id, failure.failure, 0.0)
         self._leg_failed("decode", engine, failure)
         ready = [] if self.ask.tag is not None else self._parts.directory.decode_engines()
         step = after_decode_failure(

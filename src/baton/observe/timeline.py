@@ -115,6 +115,11 @@ class Timeline:
         if status is not None:
             self.status = status
 
+    def gone(self) -> None:
+        """The caller hung up: also when its answer was whole and on the way."""
+        self.finish("hangup")
+        self.outcome = "hangup"
+
     def as_dict(self) -> dict[str, Any]:
         """The timeline as JSON-ready values, seconds to the microsecond."""
         return {

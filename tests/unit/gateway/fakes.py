@@ -70,7 +70,8 @@ class FakeEngine:
     released: int = 0
     plan: deque[Behave] = field(default_factory=deque)
     always: Behave = Behave()
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    gate: asyncio.Event | None = None
+    """Requests wait for it."""
     url: str = ""
     _runner: web.AppRunner | None = None
 
@@ -111,7 +112,6 @@ class FakeEngine:
                 request.method,
             )
         )
-        self.arrived.set()
         behave = self.plan.popleft() if self.plan else self.always
         self.running += 1
         try:
@@ -138,6 +138,8 @@ class FakeEngine:
                 self._free(params)
             return _error(404, f"The model `{model}` does not exist.")
         await asyncio.sleep(behave.delay_s)
+        if self.gate is not None:
+            await self.gate.wait()
         if behave.drop:
             assert request.transport is not None
             request.transport.abort()
@@ -303,14 +305,21 @@ async def stack(
         async with aiohttp.ClientSession() as result.session:
             yield result
     finally:
-        await asyncio.sleep(0.01)  # the server sees the session's connections close
-        await server.shutdown()
+        for _ in range(50):  # the server sees the session's connections close
+            if not server.server_state.connections:
+                break
+            await asyncio.sleep(0.001)
+        # uvicorn's own shutdown sleeps a tenth of a second, two hundred times.
+        for listener in server.servers:
+            listener.close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        await server.lifespan.shutdown()
         await app.close()
-        for engine in (*prefills, *decodes):
-            await engine.stop()
+        await asyncio.gather(*(engine.stop() for engine in (*prefills, *decodes)))
 
 
-async def until(claim: Any, seconds: float = 5.0) -> None:
+async def until(claim: Any, seconds: float = 20.0) -> None:
     """Wait until something is so; fails when it does not become so."""
     for _ in range(int(seconds / 0.01)):
         if claim():

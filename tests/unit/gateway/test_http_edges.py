@@ -257,3 +257,26 @@ def test_keys_that_are_not_there_are_refused_at_start(monkeypatch):
     settings = BatonBlock(auth=Auth(api_keys_env="NO_SUCH_KEYS"))
     with pytest.raises(ConfigRefused, match="NO_SUCH_KEYS"):
         build_gateway_app(settings, FixedDirectory([], ["http://d:1"]))
+
+
+async def test_a_server_that_cannot_send_any_more_means_a_hang_up():
+    """Some say it with an OSError from `send` instead of a message."""
+    async with stack() as s:
+        sent = []
+
+        async def receive():
+            if not sent:
+                sent.append("asked")
+                return {"type": "http.request", "body": json.dumps({"prompt": LONG}).encode()}
+            await asyncio.sleep(3600)
+            return None
+
+        async def send(_):
+            raise BrokenPipeError
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+        await s.app(scope, receive, send)
+        (line,) = s.app.timelines.as_list()
+        assert line["outcome"] == "hangup"
+        assert s.app.admission.inflight == 0
+        assert s.kv_is_free()
