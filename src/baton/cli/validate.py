@@ -35,6 +35,9 @@ DEMO_MODEL = Path("~/.cache/baton/models/gemma-3-270m")
     default="text",
     help="How to print what was found.",
 )
+@click.option(
+    "--fix", "write", is_flag=True, help="Write what was put right; shows the difference."
+)
 @click.option("--on", type=click.Choice(["cpu"]), help="Show what fitting it to this CPU changes.")
 @click.option(
     "--target",
@@ -42,12 +45,19 @@ DEMO_MODEL = Path("~/.cache/baton/models/gemma-3-270m")
     default="here",
     help="Where it would run: `cluster` leaves this machine out of the check.",
 )
-def command(files: tuple[str, ...], strict: bool, shape: str, on: str | None, target: str) -> None:
+def command(  # noqa: PLR0917 - click passes them by name
+    files: tuple[str, ...], strict: bool, shape: str, write: bool, on: str | None, target: str
+) -> None:
     """Check Ray Serve configs and RayService manifests before anything starts.
 
     FILE may be `-` for standard input.
     """
     machine = Machine.here() if target == "here" else None
+    if write:
+        for name in files:
+            _fix(name)
+        if "-" in files:
+            return
     reports = [_examine(name, on, machine) for name in files]
     faults = [fault for report, _ in reports for fault in report.faults]
     status = _status(faults, strict=strict)
@@ -74,6 +84,28 @@ def _examine(name: str, on: str | None, machine: Machine | None) -> tuple[Report
     model = DEMO_MODEL.expanduser()
     adapted, changes = adapt(report.checked, on=on, machine=machine, replacement_model=model)
     return Report(loaded, report.faults, adapted, (*report.changes, *changes)), changes
+
+
+def _fix(name: str) -> None:
+    """Puts the slips of one file right on disk; standard input goes to standard output."""
+    from baton.spec.fix import fix
+
+    loaded = load_file(name)
+    report = examine(loaded)
+    fixed = fix(loaded, report.changes) if loaded.document is not None else None
+    if fixed is None:
+        if report.changes:
+            click.echo(f"{loaded.path}: cannot be rewritten without doubt, left as it is", err=True)
+        if name == "-":
+            click.echo(loaded.text, nl=False)
+        return
+    if name == "-":
+        click.echo(fixed.text, nl=False)
+        click.echo(fixed.diff, nl=False, err=True)
+        return
+    if fixed.changed:
+        Path(name).write_text(fixed.text, encoding="utf-8")
+        click.echo(fixed.diff, nl=False)
 
 
 def _status(faults: list[Fault], *, strict: bool) -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from ruamel.yaml.nodes import ScalarNode
 
 from baton.spec.faults import Fault, Path, Place, Spot, dotted
+from baton.spec.indentation import looks_flat, rebuild
 from baton.spec.scalars import resolve
 from baton.spec.yaml_tree import Problem, Tree, parse
 
@@ -43,6 +44,8 @@ class LoadedFile:
     inner_line: int = 0
     """For a RayService manifest: how many lines stand before the Serve config inside it."""
     inner_column: int = 0
+    rebuilt: str | None = None
+    """The text with its indentation, when the file had lost it."""
 
     def place(self, path: Path) -> Place:
         """Where a value stands, or the nearest thing around it."""
@@ -99,8 +102,55 @@ def load_text(raw: bytes | str, path: str, env: Mapping[str, str] | None = None)
             return LoadedFile(path, faults=(fault,))
     else:
         text = raw
-    trees = parse(text)
-    return _from_trees(trees, text, path, env)
+    if looks_flat(text):
+        return _from_flat(text, path, env)
+    return _from_trees(parse(text), text, path, env)
+
+
+def _from_flat(text: str, path: str, env: Mapping[str, str]) -> LoadedFile:
+    """A file without indentation: rebuilt with a warning, or refused with the line in doubt."""
+    rebuilt = rebuild(text)
+    if rebuilt.text is None:
+        line = rebuilt.uncertain_line
+        fault = Fault(
+            "BTN-011",
+            "error",
+            f"the indentation is gone, and {rebuilt.reason}",
+            path,
+            line,
+            1,
+            cure="indent the file by hand; examples/01-laptop-1p1d/app.yaml shows the shape",
+        )
+        return LoadedFile(path, text, faults=(fault,))
+    loaded = _from_trees(parse(rebuilt.text), text, path, env)
+    fault = Fault(
+        "BTN-011",
+        "warning",
+        "the indentation is gone; the keys allow one shape only, and it is used",
+        path,
+        1,
+        1,
+        cure="`baton validate --fix` writes it",
+    )
+    loaded = _unindented(loaded, rebuilt.text)
+    return replace(loaded, text=text, faults=(fault, *loaded.faults), rebuilt=rebuilt.text)
+
+
+def _unindented(loaded: LoadedFile, rebuilt: str) -> LoadedFile:
+    """The places of a rebuilt file as they are in the flat one: same lines, less columns."""
+    indents = [len(line) - len(line.lstrip(" ")) for line in rebuilt.splitlines()]
+
+    def move(line: int, column: int) -> tuple[int, int]:
+        indent = indents[line - 1] if 0 < line <= len(indents) else 0
+        return line, max(column - indent, 1)
+
+    spots = {
+        where: Spot(move(*spot.key), move(*spot.value)) for where, spot in loaded.spots.items()
+    }
+    faults = tuple(
+        replace(fault, column=move(fault.line, fault.column)[1]) for fault in loaded.faults
+    )
+    return replace(loaded, spots=spots, faults=faults)
 
 
 class _Unreadable(Exception):

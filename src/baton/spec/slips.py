@@ -61,14 +61,14 @@ def apply_edit(root: Any, edit: Edit) -> None:
         parent = parent[part]
     last = edit.path[-1]
     if edit.kind == "set":
-        parent[last] = edit.value
+        parent[last] = copy.deepcopy(edit.value)
         return
     value = parent.pop(last)
     if edit.kind == "delete":
         return
     target = root
     for part in edit.to[:-1]:
-        if part not in target or target[part] is None:
+        if not isinstance(target, list) and target.get(part) is None:
             target[part] = {}
         target = target[part]
     target[edit.to[-1]] = value
