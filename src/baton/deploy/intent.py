@@ -46,6 +46,9 @@ class DeployPlan:
     http_host: str
     http_port: int
     cpus: int
+    """Logical CPUs for a Ray head of our own."""
+    cpus_asked: int
+    """Logical CPUs that the file's placement asks for."""
     environment: dict[str, str] = field(default_factory=dict)
     model_note: str = ""
 
@@ -111,6 +114,7 @@ def plan_of(
         http_host=host,
         http_port=http["port"],
         cpus=max(cores, asked + SPARE_CPUS),
+        cpus_asked=asked,
         model_note=", ".join(_model_note(app) for app in checked.applications),
     )
 

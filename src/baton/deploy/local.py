@@ -102,6 +102,12 @@ def _update(
     environment = client_environment(running.ray_auth_token) | plan.environment
     with serve_app.connected(running.ray_address, environment):
         progress("Ray", f"at {running.ray_address}")
+        have = serve_app.logical_cpus()
+        if have < plan.cpus_asked:
+            raise DeployFailed(
+                f"the file asks for {plan.cpus_asked} logical CPUs and this Ray cluster has {have}",
+                cure=f"`baton down {running.name}` and `baton up` start one that is large enough",
+            )
         # A failed update leaves what serves now as it is: it may still answer.
         _deploy_and_wait(plan, running, head=None, progress=progress, timeout_s=timeout_s)
     updated = running.model_copy(

@@ -132,6 +132,13 @@ def engines(app: str) -> DirectorySnapshot:
     return DirectorySnapshot()
 
 
+def logical_cpus() -> int:
+    """How many CPUs the cluster may hand out in all."""
+    import ray  # noqa: PLC0415
+
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
 def delete(apps: tuple[str, ...]) -> None:
     """Take applications off a cluster that is not ours, in good order."""
     from ray import serve  # noqa: PLC0415

@@ -29,6 +29,9 @@ CPU_ENV = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    # vLLM compiles its CPU sampler with torch.compile when the first request needs it, also with
+    # enforce_eager: seconds of compiler and imports in the middle of a caller's first answer.
+    "TORCHDYNAMO_DISABLE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
 # Environment that is about fabrics and GPUs, and keeps a CPU engine from starting or misleads it.

@@ -1,0 +1,162 @@
+"""Runs `baton` as a person would, in a state folder of its own, with the tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import yaml
+
+from baton.deploy.processes import MARKER, free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL_ID = "tiny"
+CPU_ENV = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+PROMPT = "The quick brown fox hands the baton to the lazy dog, who runs on. " * 6
+
+
+def app(
+    model: Path,
+    *,
+    name: str = "tiny",
+    replicas: int = 1,
+    tp: int = 1,
+    route_prefix: str = "/",
+    port: int,
+) -> dict[str, Any]:
+    """A Serve config for the tiny model on CPU."""
+
+    def role(which: str, kv_role: str) -> dict[str, Any]:
+        return {
+            "model_loading_config": {"model_id": MODEL_ID, "model_source": str(model)},
+            "placement_group_config": {"bundles": [{"CPU": 1}] * tp},
+            "engine_kwargs": {
+                "max_model_len": 2048,
+                "enforce_eager": True,
+                "tensor_parallel_size": tp,
+                "kv_transfer_config": {
+                    "kv_connector": "NixlConnector",
+                    "kv_role": kv_role,
+                    "engine_id": which,
+                    "kv_buffer_device": "cpu",
+                },
+            },
+            "runtime_env": {"env_vars": dict(CPU_ENV)},
+            "deployment_config": {"num_replicas": replicas},
+        }
+
+    return {
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [
+            {
+                "name": name,
+                "import_path": "baton:build_pd_openai_app",
+                "route_prefix": route_prefix,
+                "args": {
+                    "prefill_config": role("prefill", "kv_producer"),
+                    "decode_config": role("decode", "kv_consumer"),
+                    "baton": {"disaggregate": {"mode": "always"}},
+                },
+            }
+        ],
+    }
+
+
+@dataclass
+class Baton:
+    """The command, with its own state folder and files."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the command sees."""
+        return {**os.environ, "BATON_STATE_DIR": str(self.folder / "state")}
+
+    def write(self, config: dict[str, Any], name: str = "app.yaml") -> Path:
+        """Write a config file."""
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        return path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start the command and go on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "baton.cli", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, timeout_s: float = 400.0) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def status(self) -> list[dict[str, Any]]:
+        """`baton status --format json`."""
+        found: list[dict[str, Any]] = json.loads(self.run("status", "--format", "json").stdout)
+        return found
+
+    def engines(self) -> list[dict[str, Any]]:
+        """The engines that the first deployment's status lists."""
+        listed: list[dict[str, Any]] = self.status()[0]["engines"]
+        return listed
+
+    def complete(self, base: str, **changes: Any) -> httpx.Response:
+        """One greedy text completion; headers go under `headers`."""
+        headers = changes.pop("headers", {})
+        body = {
+            "model": MODEL_ID, "prompt": PROMPT, "max_tokens": 12, "temperature": 0, **changes,
+        }  # fmt: skip
+        return httpx.post(f"{base}/v1/completions", json=body, headers=headers, timeout=120)
+
+
+def belonging_to(state_folder: Path) -> list[str]:
+    """Every live process that a command with this state folder has started and that still runs."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+            own = environment.get("BATON_STATE_DIR") == str(state_folder)
+            if own and MARKER in environment and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(what: str, check: Any, *, seconds: float) -> Any:
+    """Poll until `check()` is true and return it; fails with `what` after a generous limit."""
+    deadline_s = time.monotonic() + seconds
+    while time.monotonic() < deadline_s:
+        value = check()
+        if value:
+            return value
+        time.sleep(0.5)
+    raise AssertionError(f"waited {seconds:.0f} s in vain: {what}")
