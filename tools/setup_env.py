@@ -15,6 +15,7 @@ Any Python from 3.8 on can read this file, so that it can say that it is the wro
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -47,6 +48,13 @@ NEEDS_DISK_BYTES = 4 * 1024**3  # 2.7 GB installed, 0.2 GB the largest download,
 # PyPI has only a 3 GB CUDA build of this torch release; the CPU build is on PyTorch's own index.
 # That index is asked for torch alone, and only when pip as configured here does not have the file.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+# Shared libraries that wheels take from the system, and Debian's name for what brings them.
+SYSTEM_LIBRARIES = {
+    "libnuma.so.1": "libnuma1",  # vLLM's CPU kernels
+    "libssl.so.3": "libssl3",  # NIXL
+    "libstdc++.so.6": "libstdc++6",
+}
 
 # Comes inside the nixl-cu13 wheel, 112 MB: expert-parallel kernels for CUDA, of no use on a CPU.
 UNUSED = ("nixl_ep_cu13",)
@@ -93,7 +101,7 @@ def check_machine() -> None:
         raise SetupError(
             f"this system's C library is {name or 'not glibc'} {version}; "
             "torch needs glibc 2.28 or newer",
-            "use Debian 10, Ubuntu 20.04, RHEL 8 or newer",
+            "use Debian 12, Ubuntu 22.04, RHEL 9 or newer",
         )
     flags = _cpu_flags()
     if flags and "avx2" not in flags:
@@ -108,6 +116,12 @@ def check_machine() -> None:
             f"{sys.executable} comes without ensurepip, so it cannot make an environment",
             "on Debian and Ubuntu: apt-get install python3.11-venv",
         ) from None
+    missing = [package for name, package in SYSTEM_LIBRARIES.items() if not _loads(name)]
+    if missing:
+        raise SetupError(
+            f"shared libraries are missing that vLLM or NIXL need (of {', '.join(missing)})",
+            f"on Debian and Ubuntu: apt-get install {' '.join(missing)}",
+        )
     free = shutil.disk_usage(ROOT).free
     if free < NEEDS_DISK_BYTES:
         raise SetupError(
@@ -115,6 +129,14 @@ def check_machine() -> None:
             f"{NEEDS_DISK_BYTES / 1e9:.1f} GB",
             "free some space, or clone to a larger disk",
         )
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _cpu_flags() -> set[str]:
@@ -252,7 +274,7 @@ def install_packages(work: Work) -> None:
             seen += 1
         if line.startswith("Installing collected packages"):
             say(f"{work.elapsed()}  packages: all fetched, unpacking")
-        elif time.monotonic() - said > 10:  # noqa: PLR2004
+        elif seen < total and time.monotonic() - said > 10:  # noqa: PLR2004
             say(f"{work.elapsed()}  packages: {seen} of {total}")
             said = time.monotonic()
 
@@ -264,8 +286,10 @@ def install_packages(work: Work) -> None:
 
 def pip_failed(lines: list[str], what: str) -> NoReturn:
     """Turn pip's complaint into one line; a download cut off is the usual one."""
-    errors = [line for line in lines if line.startswith("ERROR") or "Error:" in line]
-    reason = (errors[-1] if errors else lines[-1] if lines else "no output")[:300]
+    telling = ("connection broken", "Connection refused", "timed out", "No space left", "HASHES")
+    errors = [line for line in lines if any(word in line for word in telling)]
+    errors = errors or [line for line in lines if line.startswith("ERROR") or "Error:" in line]
+    reason = (errors[-1] if errors else lines[-1] if lines else "no output")[-300:]
     raise SetupError(
         f"pip could not install {what}: {reason}",
         f"check the network and pip's configuration, then run it again; all of pip's words: {LOG}",
