@@ -81,9 +81,12 @@ def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
 
 def test_two_commands_cannot_change_one_deployment_at_once() -> None:
     """The second one says so and does nothing; the lock ends with the first."""
-    with state.locked("a"), pytest.raises(DeployFailed, match="another `baton` command"):
-        with state.locked("a"):
-            raise AssertionError("both held the lock")
+    with (
+        state.locked("a"),
+        pytest.raises(DeployFailed, match="another `baton` command"),
+        state.locked("a"),
+    ):
+        raise AssertionError("both held the lock")
     with state.locked("a"):
         pass
 

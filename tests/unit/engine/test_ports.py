@@ -37,11 +37,13 @@ def free_run(length: int) -> int:
 def test_two_replicas_get_two_ports_of_the_range() -> None:
     """The second one takes the next port, and both listen."""
     start = free_run(2)
-    with bind_first_free(HOST, start, start + 1) as first:
-        with bind_first_free(HOST, start, start + 1) as second:
-            assert first.getsockname()[1] == start
-            assert second.getsockname()[1] == start + 1
-            socket.create_connection((HOST, start + 1), timeout=2).close()
+    with (
+        bind_first_free(HOST, start, start + 1) as first,
+        bind_first_free(HOST, start, start + 1) as second,
+    ):
+        assert first.getsockname()[1] == start
+        assert second.getsockname()[1] == start + 1
+        socket.create_connection((HOST, start + 1), timeout=2).close()
 
 
 def test_a_full_range_names_the_range_and_the_setting() -> None:
