@@ -129,7 +129,7 @@ class Core:
             EngineDead: This request, or another, has killed the engine.
         """
         remote = await self._remote(generation)
-        holding = await self._wait_for_blocks(generation, remote)
+        holding = await self._wait_for_blocks(len(generation.tokens), remote)
         run: Run | None = None
         try:
             context = await self._fill(generation, remote, plan)
@@ -155,7 +155,7 @@ class Core:
             if offered and run is not None:
                 self._offer(run)
             else:
-                self.pool.give_back(holding)
+                self.pool.give_back(holding if run is None else run.holding)
             self._room.set()
 
     async def _remote(self, generation: Generation) -> RemoteKv | None:
@@ -178,22 +178,33 @@ class Core:
             raise EngineDead
         return remote
 
-    async def make_room(self, holding: Holding, tokens: int) -> None:
-        """Blocks for an answer that grows; waits while others hold them all."""
-        if tokens <= len(holding.blocks) * self.settings.block_size:
-            return
-        while not self.pool.grow(holding, tokens):
-            self.counts.preemptions += 1
-            self._room.clear()
-            await self._room.wait()
+    async def make_room(self, run: Run, tokens: int) -> None:
+        """Blocks for an answer that grows.
 
-    async def _wait_for_blocks(self, generation: Generation, remote: RemoteKv | None) -> Holding:
+        Where there are none left, the request gives back what it has, waits its turn and computes
+        its KV again, as a request does that vLLM preempts.
+        """
+        if tokens <= len(run.holding.blocks) * self.settings.block_size:
+            return
+        if self.pool.grow(run.holding, tokens):
+            return
+        self.counts.preemptions += 1
+        self.pool.give_back(run.holding)
+        self.counts.running -= 1
+        self._room.set()
+        try:
+            run.holding = await self._wait_for_blocks(tokens)
+            await self._compute.prefill(tokens)
+        finally:
+            self.counts.running += 1
+
+    async def _wait_for_blocks(self, tokens: int, remote: RemoteKv | None = None) -> Holding:
         beats = contextlib.nullcontext() if remote is None else self._peers.heartbeats(remote)
         self.counts.waiting_capacity += 1
         try:
             with beats:
                 async with self._queue:
-                    while (holding := self._try_to_take(len(generation.tokens))) is None:
+                    while (holding := self._try_to_take(tokens)) is None:
                         self._room.clear()
                         await self._room.wait()
                     return holding
@@ -335,7 +346,7 @@ class Run:
                 self._finish(written, step.finish_reason, now - arrived)
             yield step
             if not self.finished:
-                await core.make_room(self.holding, len(self._generation.tokens) + len(written))
+                await core.make_room(self, len(self._generation.tokens) + len(written))
 
     def _finish(self, written: list[int], reason: str, seconds: float) -> None:
         self.finished = True

@@ -120,7 +120,9 @@ class Writing:
                     written += of_this
             last = answer.closing(prompt_tokens, written * n)
         except KvLoadFailed:
-            last = answer.opening(generation.tokens) + stream_error(_INTERNAL_ERROR)
+            # No error and no finish_reason: vLLM 0.29 skips results without text and tokens before
+            # it looks at why they ended (openai/completion/serving.py, "Chunked prefill case").
+            last = answer.opening(generation.tokens) + answer.closing(prompt_tokens, written * n)
         except EngineDead:
             last = stream_error(_DEAD_ERROR)
         await send({"type": "http.response.body", "body": last})

@@ -53,8 +53,19 @@ def test_faults_add_up_and_the_request_has_the_last_word():
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "die", "die_at", "die_at=-1", "die_at=x", "slow=0", "slow=x", "refuse=500", "hang=3"]
-    + ["refuse*0", "refuse*x"],
+    [
+        "",
+        "die",
+        "die_at",
+        "die_at=-1",
+        "die_at=x",
+        "slow=0",
+        "slow=x",
+        "refuse=500",
+        "hang=3",
+        "refuse*0",
+        "refuse*x",
+    ],
 )
 def test_what_cannot_be_read_is_refused_and_changes_nothing(spec):
     """A drill whose fault is misspelt must not pass."""
