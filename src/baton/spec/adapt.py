@@ -106,7 +106,7 @@ def adapt(
         changes.extend(_change(checked, step, base) for step in steps)
     # The adapted file goes through every rule once more, now against this machine.
     loaded = replace(checked.source, document=document, faults=())
-    outcome = examine(loaded, on=on, machine=machine)
+    outcome = examine(loaded, machine=machine, starting=True)
     if outcome.checked is None:
         raise refusal(outcome.faults)
     result = replace(

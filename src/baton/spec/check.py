@@ -16,7 +16,7 @@ from baton.spec.checked import CheckedApp, CheckedFile
 from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted
 from baton.spec.frame import check_frame
 from baton.spec.load import LoadedFile, resolve_variables
-from baton.spec.model_facts import ModelFacts, find_model, read_facts
+from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
 from baton.spec.resolve import defaults
 from baton.spec.rules import Finding, all_rules
 from baton.spec.slips import Slip, apply_edit, correct, outside_args
@@ -38,6 +38,8 @@ class _Run:
     machine: Machine | None
     on: str | None
     spots: dict[Path, Spot]
+    online: bool = False
+    starting: bool = False
     faults: list[Fault] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
@@ -142,7 +144,7 @@ class Report:
 def check(
     loaded: LoadedFile, *, on: str | None = None, machine: Machine | None = None
 ) -> CheckedFile:
-    """Checks a file, or refuses it with all of its faults.
+    """Checks a file that is about to be started, or refuses it with all of its faults.
 
     Args:
         loaded: What `load_file` gave.
@@ -152,7 +154,7 @@ def check(
     Raises:
         ConfigRefused: With `.faults`; the message holds the first one.
     """
-    report = examine(loaded, on=on, machine=machine)
+    report = examine(loaded, on=on, machine=machine, starting=True)
     if report.checked is None:
         raise refusal(report.faults)
     return report.checked
@@ -167,9 +169,25 @@ def refusal(faults: tuple[Fault, ...]) -> ConfigRefused:
     return ConfigRefused(first.message + more, place=place, cure=first.cure, faults=faults)
 
 
-def examine(loaded: LoadedFile, *, on: str | None = None, machine: Machine | None = None) -> Report:
-    """Like `check`, and gives every fault instead of raising."""
-    run = _Run(loaded, machine, on, dict(loaded.spots), list(loaded.faults))
+def examine(
+    loaded: LoadedFile,
+    *,
+    on: str | None = None,
+    machine: Machine | None = None,
+    online: bool = False,
+    starting: bool = False,
+) -> Report:
+    """Like `check`, and gives every fault instead of raising.
+
+    Args:
+        loaded: What `load_file` gave.
+        on: As in `check`.
+        machine: As in `check`.
+        online: Whether a model's config may be read from its hub.
+        starting: Whether engines are about to start: a model folder that is missing is then refused
+            rather than warned about.
+    """
+    run = _Run(loaded, machine, on, dict(loaded.spots), online, starting, list(loaded.faults))
     document = copy.deepcopy(loaded.document)
     apps: list[CheckedApp] = []
     if document is not None:
@@ -207,7 +225,7 @@ def check_args(
 
     resolved = resolve_variables(args, env, report)
     loaded = LoadedFile("", document=resolved, kind="args")
-    run = _Run(loaded, machine, None, {}, faults)
+    run = _Run(loaded, machine, None, {}, starting=True, faults=faults)
     app = _application(run, {"import_path": BATON_IMPORT_PATH, "args": resolved}, (), ())
     found = _sorted(run.faults)
     if any(fault.severity == "error" for fault in found):
@@ -249,7 +267,7 @@ def _application(
     corrected = correct(args)
     for slip in corrected.slips:
         run.slip(slip, args_path)
-    view = AppView(app, path, corrected.args, args_path, run.machine, run.on)
+    view = AppView(app, path, corrected.args, args_path, run.machine, run.on, starting=run.starting)
     for slip, severity in defaults(view):
         apply_edit(corrected.args, slip.edit)
         run.changes.append(_default_change(run, slip, args_path))
@@ -260,7 +278,7 @@ def _application(
                 (*args_path, *slip.edit.path), slip.summary, found=slip.before, allowed=slip.after
             ),
         )
-    facts = _facts(view)
+    facts = _facts(run, view)
     view = replace(view, facts=facts)
     for finding, rule_id, severity in _apply_rules(view):
         run.add(rule_id, severity, finding)
@@ -281,10 +299,23 @@ def _default_change(run: _Run, slip: Slip, base: Path) -> Change:
     )
 
 
-def _facts(view: AppView) -> ModelFacts | None:
+def _facts(run: _Run, view: AppView) -> ModelFacts | None:
     source = view.prefill.model_source
-    folder = find_model(source) if source else None
-    return read_facts(folder) if folder is not None else None
+    if not source:
+        return None
+    folder = find_model(source)
+    if folder is not None:
+        return read_facts(folder)
+    if not run.online or is_local(source):
+        return None
+    from baton.spec.hub import Unreachable, fetch_facts  # noqa: PLC0415 - only with --online
+
+    try:
+        return fetch_facts(source, text(view.prefill.engine.get("revision")))
+    except Unreachable as exc:
+        path = view.prefill.at("model_loading_config")
+        run.add("BTN-203", "note", Finding(path, f"the model's config could not be read: {exc}"))
+        return None
 
 
 def _apply_rules(view: AppView) -> Iterator[tuple[Finding, str, Severity]]:

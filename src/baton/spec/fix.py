@@ -48,6 +48,7 @@ def fix(loaded: LoadedFile, changes: tuple[Change, ...]) -> Fixed | None:
     """
     edits = [change.edit for change in changes if change.rule_id in _SLIPS]
     start = loaded.rebuilt if loaded.rebuilt is not None else loaded.text
+    text: str | None
     if not edits:
         text = start
     elif loaded.kind == "rayservice":

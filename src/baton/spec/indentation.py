@@ -81,9 +81,9 @@ def rebuild(text: str) -> Rebuilt:
     search = _Search(entries)
     shapes = search.run()
     if len(shapes) != 1:
-        line = _first_difference(shapes, entries, search.furthest)
+        number = _first_difference(shapes, entries, search.furthest)
         reason = "fits nowhere" if not shapes else "can stand in more than one place"
-        return Rebuilt(None, line, f"the key on this line {reason}")
+        return Rebuilt(None, number, f"the key on this line {reason}")
     return Rebuilt(_written(lines, entries, shapes[0]))
 
 

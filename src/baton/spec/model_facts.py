@@ -1,6 +1,8 @@
 """What can be known of a model without downloading it: a folder, the hub cache, or `--online`.
 
-Everything comes from `config.json` and the headers of the weight files.
+Everything comes from `config.json` and the sizes of the weight files. Names are read as vLLM 0.29
+reads them (`transformers_utils/model_arch_config_convertor.py`); what a config leaves to the
+defaults of its class in transformers stays unknown here.
 """
 
 from __future__ import annotations
@@ -14,30 +16,45 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MAMBA_TYPES = ("mamba", "ssm", "linear_attention", "gdn", "kda", "recurrent", "conv")
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2,
+    "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "fp8_per_token_head": 1,
+    "int8_per_token_head": 1, "int4_per_token_head": 0.5, "nvfp4": 0.5, "nvfp4_4over6": 0.5,
+}  # fmt: skip
+_STATE_WORDS = ("mamba", "ssm", "linear", "gdn", "kda", "recurrent", "conv")
+# vLLM 0.29 `is_deepseek_mla`: only these run as MLA; others with a `kv_lora_rank` do not.
+_MLA_TYPES = frozenset(
+    {
+        "axk1", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots3_note",
+        "glm_moe_dsa", "glm4_moe_lite", "kimi_k2", "kimi_linear", "longcat_flash",
+        "longcat_flash_ngram", "pangu_ultra_moe", "bailing_hybrid", "hy_v4",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Shape and size of a model. Sizes in bytes, lengths in tokens."""
+    """Shape and size of a model. Sizes in bytes, lengths in tokens; 0 means unknown."""
 
     source: str
     model_type: str = ""
-    architectures: tuple[str, ...] = ()
     layers: int = 0
     attention_heads: int = 0
     kv_heads: int = 1
     head_dim: int = 0
     max_position_embeddings: int | None = None
+    """The longest context that vLLM takes, RoPE scaling included."""
     weights_bytes: int = 0
     dtype: str = ""
     mla_dim: int = 0
-    """Width of the compressed KV of MLA (kv_lora_rank + rope part), 0 without MLA."""
+    """Width of MLA's compressed KV (`kv_lora_rank` and the rope part); 0 without MLA."""
     sliding_window: int | None = None
     sliding_layers: int = 0
     """Layers that attend only to the last `sliding_window` tokens."""
     mamba_layers: int = 0
-    """Layers with a state of fixed size instead of KV."""
+    """Layers with a state of fixed size instead of KV (Mamba, linear attention)."""
+    state_bytes_per_layer: int = 0
+    """Size of that state for one sequence, as far as the config tells."""
 
     @property
     def is_mla(self) -> bool:
@@ -53,6 +70,40 @@ class ModelFacts:
     def is_hybrid(self) -> bool:
         """Whether vLLM keeps more than one kind of KV cache for it."""
         return self.has_mamba or self.sliding_layers > 0
+
+    @property
+    def full_layers(self) -> int:
+        """Layers that keep KV of every token."""
+        return max(self.layers - self.sliding_layers - self.mamba_layers, 0)
+
+    def kv_bytes_per_layer_token(self, kv_dtype: str = "auto") -> float:
+        """Bytes of KV that one layer keeps for one token, over all TP workers."""
+        each = DTYPE_BYTES.get(self.dtype if kv_dtype == "auto" else kv_dtype, 2)
+        if self.is_mla:
+            return self.mla_dim * each
+        return 2 * self.kv_heads * self.head_dim * each
+
+    def kv_bytes(self, tokens: int, kv_dtype: str = "auto") -> int:
+        """Bytes that a sequence of so many tokens keeps, over all TP workers.
+
+        Layers with a window keep its tokens only, layers with a state keep the state. vLLM rounds
+        up to blocks and, for hybrid models, to groups of layers, so the real figure is a little
+        higher.
+        """
+        windowed = min(tokens, self.sliding_window or tokens)
+        kept = self.full_layers * tokens + self.sliding_layers * windowed
+        states = self.mamba_layers * self.state_bytes_per_layer
+        return int(kept * self.kv_bytes_per_layer_token(kv_dtype)) + states
+
+    def kv_bytes_per_token(self, kv_dtype: str = "auto") -> int:
+        """What each token adds while no window is full: the figure that a handoff moves."""
+        layers = self.full_layers + self.sliding_layers
+        return int(layers * self.kv_bytes_per_layer_token(kv_dtype))
+
+
+def is_local(source: str) -> bool:
+    """Whether a `model_source` can only mean a folder."""
+    return source.startswith(("/", "~", "./", "../"))
 
 
 def find_model(source: str, env: Mapping[str, str] | None = None) -> Path | None:
@@ -93,36 +144,33 @@ def read_facts(folder: Path) -> ModelFacts | None:
     return facts_from_config(config, str(folder), weights_bytes(folder))
 
 
-def facts_from_config(config: dict[str, Any], source: str, weights: int) -> ModelFacts:
-    """Facts from the text of a `config.json`, for any architecture that names things as most do."""
-    text = config.get("text_config")
-    inner: dict[str, Any] = {**config, **text} if isinstance(text, dict) else config
+def facts_from_config(config: dict[str, Any], source: str, weights: int = 0) -> ModelFacts:
+    """Facts from what a `config.json` holds."""
+    text = next(
+        (config[k] for k in ("text_config", "language_config") if isinstance(config.get(k), dict)),
+        None,
+    )
+    inner: dict[str, Any] = {**config, **text} if text else config
+    kind = str(inner.get("model_type") or config.get("model_type") or "")
     heads = _count(inner, "num_attention_heads", "n_head", "num_heads")
-    kv_heads = _count(inner, "num_key_value_heads", "multi_query_group_num", "n_head_kv") or heads
-    if inner.get("multi_query") is True and "num_key_value_heads" not in inner:
-        kv_heads = 1
-    hidden = _count(inner, "hidden_size", "n_embd", "d_model")
-    head_dim = _count(inner, "head_dim", "kv_channels") or (hidden // heads if heads else 0)
     layers = _count(inner, "num_hidden_layers", "n_layer", "num_layers")
-    sliding, mamba = _layer_kinds(inner, layers)
-    architectures = config.get("architectures")
+    sliding, mamba = _layer_kinds(inner, kind, layers)
+    compressed = _count(inner, "kv_lora_rank") if kind in _MLA_TYPES else 0
     return ModelFacts(
         source=source,
-        model_type=str(config.get("model_type", "")),
-        architectures=tuple(map(str, architectures)) if isinstance(architectures, list) else (),
+        model_type=kind,
         layers=layers,
         attention_heads=heads,
-        kv_heads=max(kv_heads, 1),
-        head_dim=head_dim,
-        max_position_embeddings=_longest(inner),
+        kv_heads=_kv_heads(inner, heads),
+        head_dim=_head_dim(inner, heads),
+        max_position_embeddings=_longest(inner, kind),
         weights_bytes=weights,
         dtype=str(config.get("dtype") or config.get("torch_dtype") or inner.get("dtype") or ""),
-        mla_dim=_count(inner, "kv_lora_rank") + _count(inner, "qk_rope_head_dim")
-        if _count(inner, "kv_lora_rank")
-        else 0,
+        mla_dim=compressed + _count(inner, "qk_rope_head_dim") if compressed else 0,
         sliding_window=_count(inner, "sliding_window") or None,
         sliding_layers=sliding,
         mamba_layers=mamba,
+        state_bytes_per_layer=_state_bytes(inner),
     )
 
 
@@ -134,44 +182,83 @@ def _count(config: Mapping[str, Any], *names: str) -> int:
     return 0
 
 
-def _longest(config: Mapping[str, Any]) -> int | None:
-    """The model's own limit as vLLM derives it: `_get_and_verify_max_len` reads the same names."""
-    longest = _count(
-        config,
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "seq_length",
-        "model_max_length",
-        "max_target_positions",
-    )
-    scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if isinstance(scaling, dict):
-        kind = scaling.get("rope_type", scaling.get("type"))
-        factor = scaling.get("factor")
-        if kind == "yarn" and "original_max_position_embeddings" in scaling:
-            longest = _count(scaling, "original_max_position_embeddings") or longest
-        if kind in {"linear", "dynamic", "yarn"} and isinstance(factor, (int, float)):
-            longest = int(longest * float(factor))
-    return longest or None
+def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
+    found = _count(
+        config, "n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num",
+        "num_attention_groups",
+    )  # fmt: skip
+    if not found and config.get("multi_query") is True:
+        return 1
+    return found or max(heads, 1)
 
 
-def _layer_kinds(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
+def _head_dim(config: Mapping[str, Any], heads: int) -> int:
+    found = _count(config, "head_dim", "hidden_size_per_head", "kv_channels")
+    hidden = _count(config, "hidden_size", "n_embd", "d_model")
+    return found or (hidden // heads if heads else 0)
+
+
+def _longest(config: Mapping[str, Any], kind: str) -> int | None:
+    """The longest context, as vLLM 0.29 `_get_and_verify_max_len` derives it."""
+    names = (
+        "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
+        "max_target_positions", "max_sequence_length", "max_seq_length", "seq_len",
+    )  # fmt: skip
+    found = [_count(config, name) for name in names if _count(config, name)]
+    longest = float(_count(config, "model_max_length") or min(found, default=0))
+    for rope in _ropes(config):
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        factor = rope.get("factor")
+        if "gemma3" in kind or rope_type in {"su", "longrope", "llama3"}:
+            continue
+        if rope_type == "yarn":
+            longest = float(_count(rope, "original_max_position_embeddings") or longest)
+        if isinstance(factor, (int, float)) and factor > 0:
+            longest *= factor
+            break
+    return int(longest) or None
+
+
+def _ropes(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(rope, dict):
+        return []
+    nested = [value for value in rope.values() if isinstance(value, dict)]
+    return nested or [rope]
+
+
+def _layer_kinds(config: Mapping[str, Any], kind: str, layers: int) -> tuple[int, int]:
     """How many layers slide a window, and how many keep a state."""
     kinds = config.get("layer_types") or config.get("layers_block_type")
     if isinstance(kinds, list) and kinds:
-        names = [str(kind).lower() for kind in kinds]
-        sliding = sum("sliding" in name or "local" in name for name in names)
-        mamba = sum(any(word in name for word in _MAMBA_TYPES) for name in names)
-        return sliding, mamba
+        names = [str(name).lower() for name in kinds]
+        sliding = sum("sliding" in name or "chunked" in name for name in names)
+        return sliding, sum(any(word in name for word in _STATE_WORDS) for name in names)
     interval = _count(config, "full_attention_interval")
     if interval > 1 and _count(config, "linear_num_value_heads"):
         return 0, layers - layers // interval
-    pattern = _count(config, "sliding_window_pattern")
-    if pattern > 1 and config.get("sliding_window"):
+    if not _count(config, "sliding_window") or config.get("use_sliding_window") is False:
+        return 0, 0
+    pattern = _count(config, "sliding_window_pattern") or (2 if kind == "gemma2" else 0)
+    if pattern > 1:
         return layers - layers // pattern, 0
-    slides = config.get("sliding_window") and config.get("use_sliding_window", True)
-    return (layers if slides else 0), 0
+    return layers, 0
+
+
+def _state_bytes(config: Mapping[str, Any]) -> int:
+    """State of a gated-delta-net layer (Qwen3-Next and its kind) for one sequence.
+
+    vLLM 0.29 `mamba_utils.py`, `gated_delta_net_state_shape`: the last inputs of the convolution,
+    and one matrix a value head.
+    """
+    keys, key_dim = _count(config, "linear_num_key_heads"), _count(config, "linear_key_head_dim")
+    values = _count(config, "linear_num_value_heads")
+    value_dim = _count(config, "linear_value_head_dim")
+    kernel = _count(config, "linear_conv_kernel_dim")
+    if not (keys and key_dim and values and value_dim and kernel):
+        return 0
+    convolution = (2 * keys * key_dim + values * value_dim) * (kernel - 1)
+    return 2 * (convolution + values * key_dim * value_dim)
 
 
 def weights_bytes(folder: Path) -> int:
@@ -179,13 +266,18 @@ def weights_bytes(folder: Path) -> int:
     index = folder / "model.safetensors.index.json"
     try:
         if index.is_file():
-            total = json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"]
-            if isinstance(total, int) and total > 0:
-                return total
-    except (OSError, ValueError, KeyError, TypeError):
+            return total_size(json.loads(index.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         pass
-    for suffix in ("*.safetensors", "*.bin", "*.gguf"):
-        size = sum(path.stat().st_size for path in folder.glob(suffix) if path.is_file())
+    for pattern in ("*.safetensors", "*.bin", "*.gguf"):
+        size = sum(path.stat().st_size for path in folder.glob(pattern) if path.is_file())
         if size:
             return size
     return 0
+
+
+def total_size(index: Any) -> int:
+    """`metadata.total_size` of a safetensors index, 0 when it is not there."""
+    metadata = index.get("metadata") if isinstance(index, dict) else None
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return int(size) if isinstance(size, (int, float)) else 0

@@ -230,6 +230,7 @@ def _types(args: dict[Any, Any]) -> Iterator[Slip]:
             (("engine_kwargs",), catalog.engine_kwargs()),
             (("engine_kwargs", "kv_transfer_config"), objects["KVTransferConfig"]),
             (("deployment_config",), objects["DeploymentConfig"]),
+            (("deployment_config", "ray_actor_options"), objects["RayActorOptionsSchema"]),
             (("placement_group_config",), objects["PlacementGroupConfig"]),
         ):
             inside = _at(args, (role, *where))

@@ -213,7 +213,7 @@ def _check_number(kind: dict[str, Any], value: Any, path: Path) -> Iterator[Find
         limits = describe_type(kind)
         yield Finding(
             path,
-            f"`{path[-1]}` is {shown(value)}, out of its range",
+            f"`{path[-1] if path else 'value'}` is {shown(value)}, out of its range",
             found=shown(value),
             allowed=limits,
             at_value=True,

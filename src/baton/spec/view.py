@@ -6,6 +6,7 @@ answers as if the key were not there, so that a rule never has to.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,9 @@ def mapping(value: Any) -> dict[Any, Any]:
 
 def whole(value: Any, default: int) -> int:
     """The value if it is a whole number, else the default."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return default
+    if not math.isfinite(value) or value != int(value):
         return default
     return int(value)
 
@@ -231,6 +234,8 @@ class AppView:
     machine: Machine | None = None
     on: str | None = None
     facts: ModelFacts | None = None
+    starting: bool = False
+    """Whether engines are about to start here, rather than a file being looked at."""
 
     @property
     def import_path(self) -> str:

@@ -72,7 +72,7 @@ class _TooLarge(Exception):
 
 def parse(text: str) -> list[Tree]:
     """All documents of a text. Text that is no YAML gives one tree with problems and no value."""
-    reader = YAML(typ="rt", pure=True)
+    reader = YAML(typ="safe", pure=True)
     reader.version = (1, 1)
     try:
         with warnings.catch_warnings():

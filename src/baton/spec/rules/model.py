@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from baton.spec.rules.registry import Finding, rule
+from baton.spec.model_facts import find_model, is_local
+from baton.spec.rules.registry import Finding, describe, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,3 +74,56 @@ def head_split(app: AppView) -> Iterator[Finding]:
                 cure=f"use {kv_heads}, a divisor or a multiple",
                 at_value=True,
             )
+
+
+@rule("BTN-202", "warning", "a model folder that is not there")
+def model_folder(app: AppView) -> Iterator[Finding]:
+    """A `model_source` that starts with `/`, `~` or `.` is a folder, with `config.json` in it.
+
+    `baton up` refuses it; `validate` warns, because the file may be meant for another machine. A
+    relative folder is looked for where the engine's process happens to start.
+
+    Source: vLLM 0.29 `transformers_utils/config.py`, `get_config`; ray 2.60 starts replicas in a
+    folder of its session.
+    """
+    for role in app.roles:
+        source = role.model_source
+        if source is None or not is_local(source) or "${" in source:
+            continue
+        path = role.at("model_loading_config", "model_source")
+        if source.startswith("."):
+            yield Finding(
+                path,
+                "a relative model folder: engines start somewhere else",
+                found=source,
+                allowed="a full path",
+                cure="write the full path, or start it with `~/`",
+                at_value=True,
+            )
+        elif app.machine is not None and find_model(source) is None:
+            yield Finding(
+                path,
+                "there is no model in this folder",
+                found=source,
+                allowed="a folder with config.json and the weights",
+                cure=_model_cure(source),
+                severity="error" if app.starting and app.on is None else None,
+                at_value=True,
+            )
+
+
+def _model_cure(source: str) -> str:
+    if ".cache/baton/models" in source:
+        return "`make demo` puts the demo model there"
+    return "download it first, or name a hub model"
+
+
+describe(
+    "BTN-203",
+    "note",
+    "the hub did not give the model's config",
+    """
+    With `--online` the model's `config.json` is read from its hub (`HF_ENDPOINT`, `HF_TOKEN`). When
+    that fails, what depends on the model stays unchecked.
+    """,
+)

@@ -17,6 +17,7 @@ _MODULES = (
     "reading",
     "slips",
     "shape",
+    "engine",
     "connector",
     "pair",
     "parallel",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from baton.spec.budget import (
+    DEFAULT_UTILIZATION,
+    ENGINE_OVERHEAD_BYTES,
+    RoleBudget,
+    budget_of,
+    cpu_kv_bytes,
+)
 from baton.spec.faults import shown
-from baton.spec.machine import GIB, in_gib
+from baton.spec.machine import in_gib
 from baton.spec.rules.registry import Finding, rule
+from baton.spec.view import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,20 +91,79 @@ def memory(app: AppView) -> Iterator[Finding]:
     )
 
 
-ENGINE_OVERHEAD_BYTES = int(1.3 * GIB)
-"""Measured: two engines of a 2-layer model with 1 GiB of KV each took 4.6 GiB in all."""
-
-
 def cpu_engine_bytes(role: RoleView, app: AppView, memory_bytes: int) -> int:
     """Memory that one CPU engine takes, in bytes."""
     weights = app.facts.weights_bytes if app.facts else 0
-    space = role.env_vars.get("VLLM_CPU_KVCACHE_SPACE")
-    kv = role.engine.get("kv_cache_memory_bytes")
-    if isinstance(kv, int) and not isinstance(kv, bool):
+    kv = cpu_kv_bytes(role)
+    if kv is not None:
         return weights + ENGINE_OVERHEAD_BYTES + kv
-    if space is not None and str(space).isdigit() and int(space) > 0:
-        return weights + ENGINE_OVERHEAD_BYTES + int(space) * GIB
-    share = role.engine.get("gpu_memory_utilization", 0.92)
+    share = role.engine.get("gpu_memory_utilization", DEFAULT_UTILIZATION)
     if isinstance(share, (int, float)):
         return ENGINE_OVERHEAD_BYTES + int(float(share) * memory_bytes)
     return weights + ENGINE_OVERHEAD_BYTES
+
+
+@rule("BTN-182", "error", "weights that do not fit the GPU")
+def weights_on_gpu(app: AppView) -> Iterator[Finding]:
+    """Each GPU holds its share of the weights within `gpu_memory_utilization` of its memory.
+
+    Only what is certain is refused: activations, which come on top, are not counted.
+
+    Source: vLLM 0.29 `v1/worker/gpu_worker.py`, `determine_available_memory`: "No available memory
+    for the cache blocks".
+    """
+    if app.facts is None or not app.facts.weights_bytes:
+        return
+    for role in app.roles:
+        if role.on_cpu or role.engine.get("cpu_offload_gb"):
+            continue
+        budget = budget_of(role, app.facts, app)
+        if budget.room_bytes is None or budget.weights_bytes < budget.room_bytes:
+            continue
+        yield Finding(
+            role.path,
+            f"{role.role} needs {in_gib(budget.weights_bytes)} of weights on each GPU, and"
+            f" {in_gib(budget.room_bytes)} may be used",
+            found=in_gib(budget.weights_bytes),
+            allowed=f"less than {in_gib(budget.room_bytes)}",
+            cure="raise tensor_parallel_size, or take a smaller or quantized model",
+        )
+
+
+@rule("BTN-183", "error", "a KV cache too small for one sequence")
+def kv_for_one(app: AppView) -> Iterator[Finding]:
+    """The KV cache must hold one sequence of `max_model_len`; vLLM refuses to start otherwise.
+
+    Only what is certain is refused. `max_model_len: -1` lets vLLM find the largest that fits.
+
+    Source: vLLM 0.29 `v1/core/kv_cache_utils.py`, `check_enough_kv_cache_memory`: "is larger than
+    the available KV cache memory".
+    """
+    if app.facts is None or not app.facts.layers:
+        return
+    for role in app.roles:
+        if whole(role.engine.get("max_model_len"), 0) == -1:
+            continue
+        budget = budget_of(role, app.facts, app)
+        needed, room = budget.kv_bytes_of_context, budget.kv_room_bytes
+        if needed is None or room is None or room <= 0 or needed <= room:
+            continue
+        setting = "VLLM_CPU_KVCACHE_SPACE" if role.on_cpu else "gpu_memory_utilization"
+        yield Finding(
+            role.engine_at("max_model_len"),
+            f"{role.role} has {in_gib(room)} for KV, and one sequence of"
+            f" {budget.context_tokens} tokens takes {in_gib(needed)}",
+            found=str(budget.context_tokens),
+            allowed=f"{_largest_for_one(budget, role, app)} or less",
+            cure=f"set max_model_len: {_largest_for_one(budget, role, app)}, or raise {setting}",
+            at_value=True,
+        )
+
+
+def _largest_for_one(budget: RoleBudget, role: RoleView, app: AppView) -> int:
+    """The longest sequence that fits, whatever concurrency was asked for."""
+    alone = replace(
+        role, config={**role.config, "engine_kwargs": {**role.engine, "max_num_seqs": 1}}
+    )
+    largest = budget_of(alone, app.facts, app).largest_context if app.facts else None
+    return largest if largest is not None else budget.context_tokens or 0

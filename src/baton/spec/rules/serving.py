@@ -120,7 +120,11 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
     `PlacementGroupConfig.validate_bundle_options`.
     """
     for role in app.roles:
-        for key in ("placement_group_bundles", "placement_group_strategy"):
+        for key in (
+            "placement_group_bundles",
+            "placement_group_strategy",
+            "placement_group_bundle_label_selector",
+        ):
             if key in role.deployment:
                 yield Finding(
                     role.at("deployment_config", key),
