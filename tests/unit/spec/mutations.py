@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import io
 import json
-import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
 from baton.spec import catalog
 from tests.unit.spec.files import BASE
+
+if TYPE_CHECKING:
+    import random
 
 _WORDS: list[Any] = [
     None, "", 0, -1, 1, 2, 3, 16, 2.5, True, False, "x", "auto", [], {}, [1], ["UCX"], {"a": 1},
