@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
@@ -175,21 +176,25 @@ def test_client_errors_keep_their_status_and_the_next_request_is_unharmed(gatewa
     assert complete(gateway, ALWAYS).status_code == 200
 
 
+def _hang_up(gateway: str, moment_s: float) -> None:
+    body = {"model": "tiny", "prompt": LONG * 2, "max_tokens": 1200, "stream": True}
+    deadline_s = time.monotonic() + moment_s
+    patience = httpx.Timeout(60, read=moment_s)
+    with (
+        contextlib.suppress(httpx.TimeoutException),
+        httpx.stream(
+            "POST", f"{gateway}/v1/completions", json=body, headers=ALWAYS, timeout=patience
+        ) as answer,
+    ):
+        for _ in answer.iter_raw():
+            if time.monotonic() > deadline_s:
+                return
+
+
 def test_a_caller_who_hangs_up_frees_kv_on_both_engines(gateway: str, real_pair: RealPair) -> None:
     """At four moments of a long answer; afterwards both KV caches are empty again."""
-    body = {"model": "tiny", "prompt": LONG * 2, "max_tokens": 1200, "stream": True}
     for moment_s in (0.01, 0.1, 0.4, 1.0):
-        with (
-            pytest.raises(httpx.TimeoutException),
-            httpx.stream(
-                "POST", f"{gateway}/v1/completions", json=body, headers=ALWAYS,
-                timeout=httpx.Timeout(60, read=moment_s),
-            ) as answer,
-        ):  # fmt: skip
-            deadline_s = time.monotonic() + moment_s
-            for _ in answer.iter_raw():
-                if time.monotonic() > deadline_s:
-                    raise httpx.ReadTimeout("hung up")
+        _hang_up(gateway, moment_s)
     for url in (real_pair.prefill_url, real_pair.decode_url):
         deadline_s = time.monotonic() + 20
         while metric(url, "vllm:kv_cache_usage_perc") > 0 and time.monotonic() < deadline_s:
