@@ -34,6 +34,7 @@ _ERROR_EVENT = re.compile(
     rb"(?:^|\n)(?:data: (\{\"error\": ?\{.*)|event: (?:error|response\.failed)\n)"
 )
 _EVENT_END = b"\n\n"
+_EMPTY_CHOICES = b'"choices":[]'
 
 
 def engine_tag(replica_id: str) -> str:
@@ -125,18 +126,47 @@ async def _look_at_status(answer: EngineAnswer, engine: EngineLease) -> None:
 async def _first_words(answer: EngineAnswer, engine: EngineLease, route: Route) -> DecodeAnswer:
     held = b""
     first_byte_at = 0.0
-    while held.count(_EVENT_END) <= route.preamble_events:
+    ended = False
+    while not says_something(held, route):
         chunk = await answer.next_chunk()
         if not chunk:
+            ended = True
             break
         first_byte_at = first_byte_at or time.perf_counter()
         held += chunk
     if not held:
         raise LegFailed("truncated", engine.replica_id, "the stream ended before its first byte")
     status = error_in(held)
+    if status is None and (ended or _is_over(held, route)) and not _has_finished(held, route):
+        raise LegFailed("error_event", engine.replica_id, "the stream ended without an answer")
     if status is not None and status >= 500:  # noqa: PLR2004
         raise LegFailed("error_event", engine.replica_id, f"status {status} in the first event")
     return DecodeAnswer(answer, engine, held, first_byte_at)
+
+
+def says_something(held: bytes, route: Route) -> bool:
+    """Whether these first events are enough to know that the answer is good, or that it is not.
+
+    A usage chunk (`choices: []`) says nothing: it may be all that a failed request sends.
+    """
+    *events, rest = held.split(_EVENT_END)
+    del rest
+    return any(_EMPTY_CHOICES not in event for event in events[route.preamble_events :])
+
+
+def _is_over(held: bytes, route: Route) -> bool:
+    return route.terminator is not None and held.endswith(route.terminator + _EVENT_END)
+
+
+def _has_finished(held: bytes, route: Route) -> bool:
+    """Whether the answer says why it ended.
+
+    vLLM 0.29 does not when a KV load fails on a streamed chat or completion: the output with
+    `finish_reason: error` has no tokens yet, is taken for a chunk of prefill and skipped before
+    its error is raised (openai/chat_completion/serving.py and openai/completion/serving.py,
+    "Chunked prefill case, don't return empty chunks"). What is left is an empty answer and [DONE].
+    """
+    return route.finish_mark is None or route.finish_mark in held
 
 
 def error_in(held: bytes) -> int | None:

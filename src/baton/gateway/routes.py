@@ -30,6 +30,7 @@ class Route:
         preamble_events: Events that vLLM sends before anything is generated. They are held back
             together with the first event that says something, so that a failed KV load can still
             be retried: vLLM answers 200 first and reports the failure as the next event.
+        finish_mark: Bytes that every answer has which came to an end, even an empty one.
         token_limits: Fields that bound the generated tokens; 1 on the prefill leg.
     """
 
@@ -40,6 +41,7 @@ class Route:
     dialect: Dialect = "openai"
     terminator: bytes | None = None
     preamble_events: int = 0
+    finish_mark: bytes | None = None
     token_limits: tuple[str, ...] = ()
 
 
@@ -67,6 +69,7 @@ TABLE: tuple[Route, ...] = (
         "generates",
         terminator=b"data: [DONE]",
         preamble_events=1,
+        finish_mark=b'"finish_reason":"',
         token_limits=("max_tokens", "max_completion_tokens"),
     ),
     Route(
@@ -75,6 +78,7 @@ TABLE: tuple[Route, ...] = (
         "pd",
         "generates",
         terminator=b"data: [DONE]",
+        finish_mark=b'"finish_reason":"',
         token_limits=("max_tokens",),
     ),
     Route(
@@ -94,6 +98,7 @@ TABLE: tuple[Route, ...] = (
         dialect="anthropic",
         terminator=b'event: message_stop\ndata: {"type":"message_stop"}',
         preamble_events=1,
+        finish_mark=b'"stop_reason":"',
         token_limits=("max_tokens",),
     ),
     # Sent to a decode engine as they are.

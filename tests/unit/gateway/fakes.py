@@ -39,6 +39,8 @@ class Behave:
     """Streamed: die in the middle of the next event."""
     end_early: bool = False
     """Streamed: end properly, but without the last event."""
+    no_answer: bool = False
+    """Streamed: 200, perhaps a role and the usage, then [DONE]: vLLM when a KV load fails."""
     error_first: bool = False
     """Streamed: 200, then vLLM's error event and [DONE]."""
     hang_after: int | None = None
@@ -197,10 +199,15 @@ class FakeEngine:
             error = {"error": {"message": "Internal server error", "type": "x", "code": 500}}
             await write(b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n")
             return response
-        if params:
+        if params and not behave.no_answer:
             self._free(params)
         if request.path.startswith("/v1/chat"):
-            await write(b'data: {"role": "assistant"}\n\n')
+            await write(b'data: {"role": "assistant","finish_reason":null}\n\n')
+        elif request.path == "/v1/messages":
+            await write(b'event: message_start\ndata: {"stop_reason":null}\n\n')
+        if behave.no_answer:
+            await write(b'data: {"choices":[],"usage":{}}\n\n' + last)
+            return response
         for n in range(self.tokens):
             if behave.die_after == n:
                 if behave.half_event:
@@ -213,6 +220,8 @@ class FakeEngine:
                 await asyncio.sleep(3600)
             await write(f'data: {{"engine": "{self.name}", "text": "t{n} "}}\n\n'.encode())
             await asyncio.sleep(self.token_delay_s)
+        mark = "stop_reason" if request.path == "/v1/messages" else "finish_reason"
+        await write(f'data: {{"{mark}":"stop"}}\n\n'.encode())
         if not behave.end_early:
             await write(last)
         return response
