@@ -7,22 +7,47 @@ Exit status 0: nothing wrong (warnings and notes may have been printed). 1: warn
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from baton.cli.faults import as_json, changes_text, github_lines, summary, text_of
+from baton.errors import ConfigRefused
 from baton.spec.check import Report, examine
-from baton.spec.load import load_file
+from baton.spec.load import LoadedFile, load_file
 from baton.spec.machine import Machine
 
 if TYPE_CHECKING:
+    from baton.spec.budget import RoleBudget
     from baton.spec.faults import Change, Fault
 
 REFUSED = 2
 WARNED = 1
 DEMO_MODEL = Path("~/.cache/baton/models/gemma-3-270m")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for on the command line."""
+
+    on: str | None = None
+    machine: Machine | None = None
+    budget: bool = False
+    online: bool = False
+    write: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came out for one file."""
+
+    report: Report
+    adaptations: list[Change] = field(default_factory=list)
+    budgets: list[tuple[str, list[RoleBudget] | None]] = field(default_factory=list)
+    """For each application its name and the budget of its roles; None when the model is unknown."""
+    diff: str = ""
 
 
 @click.command()
@@ -35,9 +60,9 @@ DEMO_MODEL = Path("~/.cache/baton/models/gemma-3-270m")
     default="text",
     help="How to print what was found.",
 )
-@click.option(
-    "--fix", "write", is_flag=True, help="Write what was put right; shows the difference."
-)
+@click.option("--fix", "write", is_flag=True, help="Write what was put right; show the difference.")
+@click.option("--budget", is_flag=True, help="Show how each engine's memory is spent.")
+@click.option("--online", is_flag=True, help="Read a model's config from its hub if need be.")
 @click.option("--on", type=click.Choice(["cpu"]), help="Show what fitting it to this CPU changes.")
 @click.option(
     "--target",
@@ -45,70 +70,104 @@ DEMO_MODEL = Path("~/.cache/baton/models/gemma-3-270m")
     default="here",
     help="Where it would run: `cluster` leaves this machine out of the check.",
 )
-def command(  # noqa: PLR0917 - click passes them by name
-    files: tuple[str, ...], strict: bool, shape: str, write: bool, on: str | None, target: str
+def command(
+    *,
+    files: tuple[str, ...],
+    strict: bool,
+    shape: str,
+    write: bool,
+    budget: bool,
+    online: bool,
+    on: str | None,
+    target: str,
 ) -> None:
     """Check Ray Serve configs and RayService manifests before anything starts.
 
-    FILE may be `-` for standard input.
+    FILE may be `-` for standard input; with `--fix` the corrected text then goes to standard
+    output and everything else to standard error.
     """
     machine = Machine.here() if target == "here" else None
-    if write:
-        for name in files:
-            _fix(name)
-        if "-" in files:
-            return
-    reports = [_examine(name, on, machine) for name in files]
-    faults = [fault for report, _ in reports for fault in report.faults]
-    status = _status(faults, strict=strict)
+    wish = Wish(on, machine, budget, online, write)
+    outcomes = [examined(name, wish) for name in files]
+    faults = [fault for outcome in outcomes for fault in outcome.report.faults]
+    status = exit_status(faults, strict=strict)
     if shape == "json":
-        click.echo(as_json([_entry(report, changes) for report, changes in reports], status))
+        shown = as_json([_entry(outcome) for outcome in outcomes], status)
     elif shape == "github":
-        lines = github_lines(faults)
-        if lines:
-            click.echo(lines)
+        shown = github_lines(faults)
     else:
-        _print_text(reports)
+        shown = "\n".join(_text(outcome) for outcome in outcomes)
+    if shown:
+        click.echo(shown, err=write and "-" in files)
     click.echo(summary(faults, len(files)), err=True)
     sys.exit(status)
 
 
-def _examine(name: str, on: str | None, machine: Machine | None) -> tuple[Report, list[Change]]:
+def examined(name: str, wish: Wish) -> Outcome:
+    """Reads and checks one file, and does what else was asked for."""
     loaded = load_file(name)
-    here = machine if loaded.kind != "rayservice" and on is None else None
-    report = examine(loaded, on=on, machine=here)
-    if on is None or report.checked is None:
-        return report, []
+    diff = ""
+    if wish.write:
+        loaded, diff = _fixed(name, loaded)
+    here = wish.machine if loaded.kind != "rayservice" and wish.on is None else None
+    report = examine(loaded, on=wish.on, machine=here, online=wish.online)
+    outcome = Outcome(report, diff=diff)
+    if wish.on is not None and report.checked is not None:
+        _adapt(outcome, wish)
+    if wish.budget and outcome.report.checked is not None:
+        _add_budgets(outcome, wish)
+    return outcome
+
+
+def _adapt(outcome: Outcome, wish: Wish) -> None:
     from baton.spec.adapt import adapt
 
-    model = DEMO_MODEL.expanduser()
-    adapted, changes = adapt(report.checked, on=on, machine=machine, replacement_model=model)
-    return Report(loaded, report.faults, adapted, (*report.changes, *changes)), changes
+    report = outcome.report
+    if report.checked is None:
+        return
+    try:
+        adapted, changes = adapt(
+            report.checked, machine=wish.machine, replacement_model=DEMO_MODEL.expanduser()
+        )
+    except ConfigRefused as refused:
+        faults = (*report.faults, *(f for f in refused.faults if f.severity == "error"))
+        outcome.report = Report(report.loaded, faults, None, report.changes)
+        return
+    outcome.report = Report(report.loaded, report.faults, adapted, report.changes)
+    outcome.adaptations = changes
 
 
-def _fix(name: str) -> None:
+def _add_budgets(outcome: Outcome, wish: Wish) -> None:
+    from baton.spec.budget import budgets_of
+
+    checked = outcome.report.checked
+    for app in checked.applications if checked is not None else ():
+        if app.has_rules:
+            outcome.budgets.append((app.name, budgets_of(app, wish.machine)))
+
+
+def _fixed(name: str, loaded: LoadedFile) -> tuple[LoadedFile, str]:
     """Puts the slips of one file right on disk; standard input goes to standard output."""
     from baton.spec.fix import fix
+    from baton.spec.load import load_text
 
-    loaded = load_file(name)
-    report = examine(loaded)
-    fixed = fix(loaded, report.changes) if loaded.document is not None else None
+    changes = examine(loaded).changes
+    fixed = fix(loaded, changes) if loaded.document is not None else None
     if fixed is None:
-        if report.changes:
+        if changes:
             click.echo(f"{loaded.path}: cannot be rewritten without doubt, left as it is", err=True)
         if name == "-":
             click.echo(loaded.text, nl=False)
-        return
+        return loaded, ""
     if name == "-":
         click.echo(fixed.text, nl=False)
-        click.echo(fixed.diff, nl=False, err=True)
-        return
-    if fixed.changed:
+    elif fixed.changed:
         Path(name).write_text(fixed.text, encoding="utf-8")
-        click.echo(fixed.diff, nl=False)
+    return load_text(fixed.text, loaded.path), fixed.diff
 
 
-def _status(faults: list[Fault], *, strict: bool) -> int:
+def exit_status(faults: list[Fault], *, strict: bool) -> int:
+    """0, 1 or 2, as the verb's help says."""
     if any(fault.severity == "error" for fault in faults):
         return REFUSED
     if strict and any(fault.severity == "warning" for fault in faults):
@@ -116,22 +175,40 @@ def _status(faults: list[Fault], *, strict: bool) -> int:
     return 0
 
 
-def _entry(report: Report, adaptations: list[Change]) -> dict[str, Any]:
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    report = outcome.report
     return {
         "file": report.loaded.path,
         "refused": bool(report.errors),
         "faults": [fault.as_dict() for fault in report.faults],
-        "changes": [change.as_dict() for change in report.changes if change not in adaptations],
-        "adaptations": [change.as_dict() for change in adaptations],
+        "changes": [change.as_dict() for change in report.changes],
+        "adaptations": [change.as_dict() for change in outcome.adaptations],
+        "budgets": {
+            name: None if roles is None else [role.as_dict() for role in roles]
+            for name, roles in outcome.budgets
+        },
+        "diff": outcome.diff,
     }
 
 
-def _print_text(reports: list[tuple[Report, list[Change]]]) -> None:
-    for report, adaptations in reports:
-        if report.faults:
-            click.echo(text_of(report.faults))
-        if adaptations:
-            click.echo(f"{report.loaded.path} on this machine's CPU:")
-            click.echo(changes_text(adaptations))
-        if not report.faults and not adaptations:
-            click.echo(f"{report.loaded.path}: ok")
+def _text(outcome: Outcome) -> str:
+    from baton.spec.budget import lines_of
+
+    report, parts = outcome.report, []
+    if outcome.diff:
+        parts.append(outcome.diff)
+    if report.faults:
+        parts.append(text_of(report.faults))
+    if outcome.adaptations:
+        parts.append(f"{report.loaded.path} on this machine's CPU:")
+        parts.append(changes_text(outcome.adaptations))
+    for name, roles in outcome.budgets:
+        parts.append(f"memory of {name}:")
+        if roles is None:
+            parts.append(
+                "  unknown: the model's config is not on this machine\n\n"
+                "  hint: add --online, or name a folder as model_source"
+            )
+        for role in roles or ():
+            parts.extend(f"  {line}" for line in lines_of(role))
+    return "\n".join(parts) if parts else f"{report.loaded.path}: ok"

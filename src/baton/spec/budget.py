@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from baton.spec.machine import GIB, Machine, in_gib
+from baton.spec.view import AppView
 
 if TYPE_CHECKING:
+    from baton.spec.checked import CheckedApp
     from baton.spec.model_facts import ModelFacts
-    from baton.spec.view import AppView, RoleView
+    from baton.spec.view import RoleView
 
 DEFAULT_UTILIZATION = 0.92
 """vLLM 0.29 `CacheConfig.gpu_memory_utilization`."""
@@ -55,6 +57,14 @@ class RoleBudget:
     def as_dict(self) -> dict[str, Any]:
         """For `--format json`."""
         return {key: getattr(self, key) for key in self.__dataclass_fields__}
+
+
+def budgets_of(app: CheckedApp, machine: Machine | None) -> list[RoleBudget] | None:
+    """The budgets of both roles, or None when nothing is known of the model."""
+    if app.facts is None:
+        return None
+    view = AppView({"import_path": app.import_path}, (), app.args, (), machine)
+    return [budget_of(role, app.facts, view) for role in view.roles]
 
 
 def budget_of(role: RoleView, facts: ModelFacts, app: AppView) -> RoleBudget:

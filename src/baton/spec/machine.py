@@ -37,7 +37,9 @@ class Machine:
 
 
 def in_gib(size: float) -> str:
-    """Bytes as `1.5 GiB`."""
+    """Bytes as `1.5 GiB`, or `12 MiB` when that says more."""
+    if size < GIB / 10:
+        return f"{size / 1024**2:.0f} MiB"
     return f"{size / GIB:.1f} GiB"
 
 
