@@ -109,6 +109,8 @@ def checked_file(file: str, *, on: str | None, machine: Any) -> CheckedFile:
     if checked.warnings:
         click.echo(text_of(checked.warnings), err=True)
     if on is None:
+        if machine is not None:
+            _refuse_here(checked)
         return checked
     from baton.demo.model import demo_model_folder
     from baton.spec.adapt import adapt
@@ -118,6 +120,18 @@ def checked_file(file: str, *, on: str | None, machine: Any) -> CheckedFile:
         click.echo(f"{checked.path} on this machine's CPU:", err=True)
         click.echo(changes_text(changes), err=True)
     return adapted
+
+
+# What `validate` only remarks on, since a file may be meant for another machine, would keep this
+# one waiting for ever: GPUs that are not here, a model folder that is not here.
+FATAL_HERE = frozenset({"BTN-180", "BTN-202"})
+
+
+def _refuse_here(checked: CheckedFile) -> None:
+    fatal = [fault for fault in checked.warnings if fault.rule_id in FATAL_HERE]
+    if fatal:
+        first = fatal[0]
+        raise ConfigRefused(first.message, place=str(first.place), cure=first.cure)
 
 
 def _say_what_is_open(checked: CheckedFile, host: str) -> None:

@@ -1,0 +1,172 @@
+"""`baton up` before anything starts: what it refuses, and what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from baton.cli import up
+from baton.deploy import local, state
+from baton.deploy.intent import BATON_BUILDER, RAY_BUILDER
+from baton.errors import ConfigRefused
+from tests.e2e.deployment import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from baton.deploy.intent import DeployPlan
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BATON_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    from baton.demo.tiny_model import make_tiny_model
+
+    return make_tiny_model(tmp_path / "tiny")
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[DeployPlan]:
+    """Plans that would have been deployed."""
+    seen: list[DeployPlan] = []
+
+    def fake_up(plan: DeployPlan, **_: Any) -> state.Deployment:
+        seen.append(plan)
+        return state.Deployment(
+            name=plan.name, marker="m", ray_address="127.0.0.1:1", endpoint=plan.endpoint,
+            apps=("tiny",), builder="baton", file=plan.file, started_at=0.0,
+        )  # fmt: skip
+
+    monkeypatch.setattr(local, "up", fake_up)
+    return seen
+
+
+def write(folder: Path, config: dict[str, Any]) -> str:
+    path = folder / "app.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    return str(path)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(up.command, list(arguments))
+
+
+def test_a_good_file_becomes_a_plan(folder: Path, model: Path, plans: list[DeployPlan]) -> None:
+    """Two engines with one worker each ask for four logical CPUs."""
+    result = run(write(folder, app(model, port=18_123)))
+    assert result.exit_code == 0, result.output
+    (plan,) = plans
+    assert (plan.name, plan.http_port, plan.cpus_asked) == ("tiny", 18_123, 4)
+    assert plan.apps[0].replicas == {"prefill": 1, "decode": 1}
+    assert "http://127.0.0.1:18123/v1" in result.output
+
+
+def test_an_endpoint_stays_on_loopback_unless_the_file_says_otherwise(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """With HAProxy Ray would listen on every interface."""
+    config = app(model, port=18_123)
+    del config["http_options"]
+    assert run(write(folder, config)).exit_code == 0
+    assert plans[0].serve_config["http_options"] == {"host": "127.0.0.1", "port": 8000}
+
+
+def test_a_public_endpoint_without_keys_is_said_aloud(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """The file's meaning is kept; silence is not."""
+    config = app(model, port=18_123)
+    config["http_options"]["host"] = "0.0.0.0"
+    result = run(write(folder, config))
+    assert result.exit_code == 0
+    assert plans[0].http_host == "0.0.0.0"
+    assert "asks nobody for a key" in result.output
+
+
+def test_a_model_folder_that_is_not_here_is_refused(folder: Path, plans: list[DeployPlan]) -> None:
+    """Before Ray, with the place in the file."""
+    result = run(write(folder, app(folder / "nowhere", port=18_123)))
+    assert isinstance(result.exception, ConfigRefused)
+    assert "app.yaml:" in (result.exception.place or "")
+    assert plans == []
+
+
+def test_every_fault_is_shown_and_nothing_starts(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """The same check as `baton validate`; the error carries all of it."""
+    config = app(model, port=18_123)
+    args = config["applications"][0]["args"]
+    args["decode_config"]["engine_kwargs"]["max_model_length"] = 1
+    args["baton"]["recovery"] = {"prefil_timeout_s": 5}
+    result = run(write(folder, config))
+    assert isinstance(result.exception, ConfigRefused)
+    told = " ".join(f"{one.message} {one.cure}" for one in result.exception.faults)
+    assert "max_model_len" in told
+    assert "prefill_timeout_s" in told
+    assert plans == []
+
+
+def test_rays_own_builder_is_run_as_it_is_with_a_hint(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """Its file has no `baton` block; the hint says what is missing there."""
+    config = app(model, port=18_123)
+    config["applications"][0]["import_path"] = RAY_BUILDER
+    del config["applications"][0]["args"]["baton"]
+    result = run(write(folder, config))
+    assert result.exit_code == 0, result.output
+    assert plans[0].serve_config["applications"][0]["import_path"] == RAY_BUILDER
+    assert not plans[0].apps[0].by_baton
+    assert "--builder baton" in result.output
+
+
+def test_builder_baton_runs_rays_file_through_baton(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """The same file, another builder."""
+    config = app(model, port=18_123)
+    config["applications"][0]["import_path"] = RAY_BUILDER
+    del config["applications"][0]["args"]["baton"]
+    assert run(write(folder, config), "--builder", "baton").exit_code == 0
+    assert plans[0].serve_config["applications"][0]["import_path"] == BATON_BUILDER
+    assert plans[0].apps[0].by_baton
+
+
+def test_builder_ray_leaves_the_baton_block_out(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """Ray's own arguments allow no key that they do not know."""
+    assert run(write(folder, app(model, port=18_123)), "--builder", "ray").exit_code == 0
+    entry = plans[0].serve_config["applications"][0]
+    assert entry["import_path"] == RAY_BUILDER
+    assert "baton" not in entry["args"]
+
+
+def test_replicas_and_workers_count_into_the_logical_cpus(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """Two replicas of two workers in each role, and one CPU for each replica's own actor."""
+    assert run(write(folder, app(model, replicas=2, tp=2, port=18_123))).exit_code == 0
+    assert plans[0].cpus_asked == 2 * 2 * (2 + 1)
+
+
+def test_port_overrides_the_file(folder: Path, model: Path, plans: list[DeployPlan]) -> None:
+    """For a second deployment of the same file."""
+    assert run(write(folder, app(model, port=18_123)), "--port", "18124").exit_code == 0
+    assert plans[0].endpoint == "http://127.0.0.1:18124"
+
+
+def test_a_file_that_is_not_there_is_one_error(plans: list[DeployPlan]) -> None:
+    """No traceback."""
+    result = run("/nonexistent/app.yaml")
+    assert isinstance(result.exception, ConfigRefused)
+    assert plans == []
