@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 """Order of the whole run: unit tests first, then contract, integration and end-to-end tests."""
 
 from __future__ import annotations
@@ -25,3 +26,51 @@ def _rank(path: Path) -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
+=======
+"""Fixtures that several kinds of tests share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.real_engines import RealPair, start_pair, vllm_is_installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SKIP_REAL = "BATON_SKIP_REAL"
+
+
+@pytest.fixture(scope="session")
+def real_engines_wanted() -> None:
+    """Ask for this before starting real engines: skips, or fails, where there can be none."""
+    if os.environ.get(SKIP_REAL) == "1":
+        pytest.skip(f"{SKIP_REAL}=1: nothing is compared with real vLLM engines")
+    if not vllm_is_installed():
+        pytest.fail(
+            "vllm and nixl are not installed, so nothing can be compared with real engines "
+            f"(hint: install requirements/cpu.txt, or set {SKIP_REAL}=1 to go without)"
+        )
+
+
+@pytest.fixture(scope="session")
+def real_pair(
+    real_engines_wanted: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealPair]:
+    """A real prefill and a real decode engine, started once for the whole run.
+
+    Tests leave it as they found it: no KV held, both engines alive.
+    """
+    with start_pair(tmp_path_factory.mktemp("real-pair")) as pair:
+        yield pair
+
+
+def pytest_sessionstart() -> None:
+    """Let SIGTERM (a CI time limit) unwind the fixtures, so that no engine is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+>>>>>>> sim

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import uuid
 from typing import Any
@@ -66,8 +65,7 @@ def command(**options: Any) -> None:
         )
     faults = list(options.pop("faults"))
     secret = _secret(options.pop("secret_env"))
-    with contextlib.suppress(KeyboardInterrupt):
-        _serve(options, faults=faults, secret=secret)
+    _serve(options, faults=faults, secret=secret)
 
 
 def _secret(variable: str | None) -> str | None:

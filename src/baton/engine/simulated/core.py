@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_INCOMPLETE = "KeyError in NixlConnectorMetadata.add_new_req_to_recv"
+
 
 class EngineDead(Exception):
     """A request has killed the engine: see `Core.die`."""
@@ -102,8 +104,12 @@ class Core:
 
         vLLM 0.29, generate/base/serving.py `_with_kv_transfer_rejection_cleanup`.
         """
-        if kv.get("do_remote_prefill") and (remote := RemoteKv.of(kv)) is not None:
+        if not kv.get("do_remote_prefill"):
+            return
+        if (remote := RemoteKv.of(kv)) is not None:
             self._peers.release(remote)
+        else:
+            self.die(_INCOMPLETE)
 
     def expire_leases(self, *, everything: bool = False) -> None:
         """Free the offers whose lease has ended, and come back when the next one does."""
@@ -169,9 +175,14 @@ class Core:
             raise EngineDead
         remote = RemoteKv.of(kv)
         if remote is None:
-            # Scheduled to wait for a transfer that nobody starts: only the caller can end it.
+            # Scheduled to wait for a transfer that nobody starts. The caller can only hang up, and
+            # the notice of that to the peer that is not named ends the engine.
             logger.warning("Got invalid KVTransferParams: %s", dict(kv))
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.die(_INCOMPLETE)
+                raise
         elif self.pool.blocks_for(len(generation.tokens)) > len(remote.blocks):
             # base_worker.py: `assert num_decode_blocks <= len(prefill_group)`
             self.die("AssertionError in _apply_prefix_caching")

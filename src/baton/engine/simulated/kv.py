@@ -107,9 +107,11 @@ class KvPool:
 
     def read(self, blocks: Sequence[int], length: int) -> Context:
         """What a peer gets who reads these blocks as the KV of `length` tokens."""
+        if not length:  # a prompt of one token, which decode computes itself
+            return Context()
         writers = {id(self._written_by.get(block)): self._written_by.get(block) for block in blocks}
         (writer,) = writers.values() if len(writers) == 1 else (None,)
-        if writer is None or not length:
+        if writer is None:
             return Context(length=length).spoiled(f"mixed {blocks}")
         context = Context().read(writer.tokens[:length])
         if context.length < length or list(blocks) != writer.blocks[: len(blocks)]:

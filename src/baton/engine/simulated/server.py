@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -12,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from baton.engine.guard import EngineGuard
 from baton.engine.simulated.app import EngineApp
 from baton.engine.simulated.core import Core
 from baton.engine.simulated.settings import EngineSettings, LatencyProfile
 from baton.engine.simulated.writing import TRANSPORT
-from baton.errors import EngineStartFailed, PortTaken
+from baton.errors import PortTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
-logger = logging.getLogger(__name__)
-
-_START_TRIES = 200
+_BACKLOG = 2048
+_LAST_WORDS_S = 0.1
 
 
 class _Protocol(HttpToolsProtocol):
@@ -38,19 +37,6 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_begin()
         scope = cast("dict[str, Any]", self.scope)
         scope[TRANSPORT] = self.transport
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals alone when it is a guest in somebody else's process."""
-
-    def __init__(self, config: uvicorn.Config, *, handles_signals: bool) -> None:
-        super().__init__(config)
-        self._handles_signals = handles_signals
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with super().capture_signals() if self._handles_signals else contextlib.nullcontext():
-            yield
 
 
 class SimulatedEngine:
@@ -92,8 +78,8 @@ class SimulatedEngine:
         self._secret = secret
         self._faults = list(faults)
         self._is_a_process = False
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._state = ServerState()
         self._core: Core | None = None
         self.app: EngineApp
 
@@ -109,38 +95,36 @@ class SimulatedEngine:
 
     async def __aenter__(self) -> Self:
         with contextlib.ExitStack() as on_failure:
-            listening = on_failure.enter_context(_listen(self._host, self._port))
+            public = on_failure.enter_context(_listen(self._host, self._port))
             side = on_failure.enter_context(_listen(self._host, 0))
-            self._port = listening.getsockname()[1]
+            self._port = public.getsockname()[1]
             side_port = side.getsockname()[1]
             self._core = Core(
                 self.settings, side_channel=(self._host, side_port), on_death=self._after_death
             )
             self.app = EngineApp(self._core, on_kill=self.kill)
             self.app.faults.set(self._faults)
-            config = uvicorn.Config(
-                _by_port(side_port, self.app.side_channel, EngineGuard(self.app, self._secret)),
-                http=_Protocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=1,
-            )
-            self._server = _Server(config, handles_signals=self._is_a_process)
-            self._serving = asyncio.get_running_loop().create_task(
-                self._server.serve(sockets=[listening, side])
-            )
-            await self._until_started()
+            app = _by_port(side_port, self.app.side_channel, EngineGuard(self.app, self._secret))
+            await self._serve(app, public, side)
             on_failure.pop_all()
         return self
 
-    async def _until_started(self) -> None:
-        for _ in range(_START_TRIES):
-            if self._server is not None and self._server.started:
-                return
-            await asyncio.sleep(0.01)
-        raise EngineStartFailed("the simulated engine did not start", place=self.url)
+    async def _serve(self, app: ASGIApp, *sockets: socket.socket) -> None:
+        # Only uvicorn's protocol, not its server: that one wants the process's signals, and takes
+        # a tenth of a second to start and to stop.
+        config = uvicorn.Config(
+            app, ws="none", lifespan="off", log_config=None, access_log=False, date_header=False
+        )
+        config.load()
+        self._state.default_headers = list(config.encoded_headers)
+
+        def connected() -> _Protocol:
+            return _Protocol(config=config, server_state=self._state, app_state={})
+
+        loop = asyncio.get_running_loop()
+        for listening in sockets:
+            server = await loop.create_server(connected, sock=listening, backlog=_BACKLOG)
+            self._listeners.append(server)
 
     async def __aexit__(
         self,
@@ -148,43 +132,43 @@ class SimulatedEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._cut_connections()
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._serving
+        self._cut_off()
+        requests = [task for task in self._state.tasks if task is not asyncio.current_task()]
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
         await self.core.close()
 
     async def serve_forever(self, *, on_ready: Callable[[], None]) -> None:
-        """Serve as the process's main job, until a signal ends it."""
+        """Serve as the process's main job, until SIGINT or SIGTERM ends it."""
         self._is_a_process = True
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
         async with self:
             on_ready()
-            if self._serving is not None:
-                await self._serving
+            await ended.wait()
 
     def kill(self) -> None:
         """End as a killed process does: no last word, on no connection."""
         if self._is_a_process:
             os.kill(os.getpid(), signal.SIGKILL)
-        self._cut_connections()
-        if self._server is not None:
-            for server in self._server.servers:
-                server.close()
+        self._cut_off()
 
     def _after_death(self) -> None:
         """End a moment later, as vLLM's API server does once its EngineCore is dead."""
-        asyncio.get_running_loop().call_later(0.1, self.kill)
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.kill)
 
-    def _cut_connections(self) -> None:
-        if self._server is not None:
-            for connection in list(self._server.server_state.connections):
-                transport = getattr(connection, "transport", None)
-                if transport is not None:
-                    transport.abort()
+    def _cut_off(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
 
 
-def _by_port(side_port: int, side_channel: Any, public: Any) -> Any:
+def _by_port(side_port: int, side_channel: ASGIApp, public: ASGIApp) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         chosen = side_channel if scope["server"][1] == side_port else public
         await chosen(scope, receive, send)
