@@ -1,15 +1,22 @@
-<<<<<<< HEAD
-"""Order of the whole run: unit tests first, then contract, integration and end-to-end tests."""
+"""Order of the whole run, and fixtures that several kinds of tests share."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from tests.real_engines import RealPair, start_pair, vllm_is_installed
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+SKIP_REAL = "BATON_SKIP_REAL"
 
 # No test asserts wall-clock time, and Hypothesis' deadline would.
 settings.register_profile("baton", deadline=None)
@@ -26,24 +33,6 @@ def _rank(path: Path) -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
-=======
-"""Fixtures that several kinds of tests share."""
-
-from __future__ import annotations
-
-import os
-import signal
-import sys
-from typing import TYPE_CHECKING
-
-import pytest
-
-from tests.real_engines import RealPair, start_pair, vllm_is_installed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-SKIP_REAL = "BATON_SKIP_REAL"
 
 
 @pytest.fixture(scope="session")
@@ -73,4 +62,3 @@ def real_pair(
 def pytest_sessionstart() -> None:
     """Let SIGTERM (a CI time limit) unwind the fixtures, so that no engine is left behind."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
->>>>>>> sim
