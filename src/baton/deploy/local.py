@@ -149,8 +149,11 @@ def _deploy_and_wait(
     progress("model", plan.model_note or ", ".join(app.model_id for app in plan.apps))
     started_at = time.time()
     deadline_s = time.monotonic() + timeout_s
-    serve_app.deploy(plan.serve_config)
     folder = head.folder if head is not None else None
+    try:
+        serve_app.deploy(plan.serve_config)
+    except DeployFailed as exc:
+        raise _with_log(exc, plan.name, folder, started_at) from exc
     for app in plan.apps:
         _wait_for_engines(
             app, folder, started_at=started_at, deadline_s=deadline_s, progress=progress
@@ -214,6 +217,16 @@ def _engine_failure(
         # Ray's folder goes away with the failed deployment; the log stays.
         place = str(state.keep_log(found.file, app.name))
     return EngineStartFailed(f"an engine of {app.name} did not start: {line}", place=place)
+
+
+def _with_log(
+    failure: DeployFailed, name: str, folder: Path | None, started_at: float
+) -> DeployFailed:
+    found = search_logs(folder, newer_than_s=started_at) if folder is not None else None
+    if found is None or found.file is None:
+        return failure
+    kept = state.keep_log(found.file, name)
+    return DeployFailed(f"{failure.fact}: {found.line}", place=str(kept), cure=failure.cure)
 
 
 def _first_handoff(app: AppPlan, endpoint: str, *, progress: Progress) -> None:

