@@ -46,7 +46,7 @@ check: lint test ## lint, then test
 
 .PHONY: pin
 pin: env ## Write the hashes into requirements/ after a version was edited there
-	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt requirements/demo-model.txt
+	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt src/baton/demo/model-packages.txt
 
 .PHONY: clean
 clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cache/baton)
