@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from baton.errors import ConfigRefused
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,7 @@ LOOPBACK = ("127.", "localhost", "::1")
     help="Seconds until it gives up.",
 )  # fmt: skip
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text")
-def command(
+def command(  # noqa: PLR0917  # click passes them by name
     file: str,
     on: str | None,
     address: str | None,
@@ -63,6 +65,8 @@ def command(
         if any(app["import_path"] == RAY_BUILDER for app in plan.serve_config["applications"]):
             click.echo(RAY_HINT, err=True)
         _say_what_is_open(checked, plan.http_host)
+        if address is None:
+            make_demo_model_if_asked(checked, progress)
         deployment = local.up(plan, progress=progress, address=address, timeout_s=timeout_s)
     except KeyboardInterrupt:
         click.echo("interrupted: everything that was started has been stopped", err=True)
@@ -128,10 +132,26 @@ FATAL_HERE = frozenset({"BTN-180", "BTN-202"})
 
 
 def _refuse_here(checked: CheckedFile) -> None:
-    fatal = [fault for fault in checked.warnings if fault.rule_id in FATAL_HERE]
+    from baton.demo.model import demo_model_folder
+
+    ours = str(demo_model_folder())  # not here yet, but `up` makes it
+    fatal = [
+        fault for fault in checked.warnings if fault.rule_id in FATAL_HERE and fault.found != ours
+    ]
     if fatal:
         first = fatal[0]
         raise ConfigRefused(first.message, place=str(first.place), cure=first.cure)
+
+
+def make_demo_model_if_asked(checked: CheckedFile, progress: Progress) -> None:
+    """Put the demo model together when the file names its folder and it is not whole."""
+    from pathlib import Path
+
+    from baton.demo.model import demo_model_folder, ensure_demo_model
+
+    sources = {spec.model_source for app in checked.applications for spec in app.roles.values()}
+    if demo_model_folder() in {Path(source).expanduser() for source in sources if source}:
+        ensure_demo_model(progress=lambda text: progress("model", text))
 
 
 def _say_what_is_open(checked: CheckedFile, host: str) -> None:
@@ -151,7 +171,7 @@ def _say_what_is_open(checked: CheckedFile, host: str) -> None:
             )
 
 
-def _interrupt(signum: int, frame: Any) -> None:
+def _interrupt(_signum: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 

