@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from baton.gateway.directory import Directory
     from baton.gateway.journey import Ask
     from baton.gateway.routes import Route
+    from baton.spec.lease import EngineLease
     from baton.spec.schema import BatonBlock
 
 log = logging.getLogger("baton.gateway")
@@ -150,7 +151,7 @@ class GatewayApp:
                 client = self._client = EngineClient()
                 releases = Releases(
                     client,
-                    self.directory.decode_engines,
+                    self._engines_for_release,
                     lambda leg_id: leg_headers(
                         self.directory, {"content-type": "application/json"}, leg_id
                     ),
@@ -166,6 +167,13 @@ class GatewayApp:
                     RetryBudget(),
                 )
         return self._parts
+
+    def _engines_for_release(self) -> Sequence[EngineLease]:
+        # One that fails its probes may still take a release; without any, KV stays held.
+        directory = self.directory
+        return directory.decode_engines() or [
+            engine for engine in directory.all_engines() if engine.role == "decode"
+        ]
 
     async def close(self) -> None:
         """Let go of what is held, then close the directory and the connections."""
@@ -379,17 +387,5 @@ class GatewayApp:
                 caller.scope["method"],
                 timeline.path,
                 timeline.status,
-                extra={
-                    "request_id": timeline.request_id,
-                    "key": key,
-                    "route": timeline.route,
-                    "reason": timeline.reason,
-                    "outcome": timeline.outcome,
-                    "prefill": timeline.prefill_engine,
-                    "decode": timeline.decode_engine,
-                    "hung_up_in": hung_up_in,
-                    **{f"{stage}_s": round(s, 6) for stage, s in timeline.stages.items()},
-                    "ttft_s": None if timeline.ttft_s is None else round(timeline.ttft_s, 6),
-                    "total_s": round(timeline.total_s or 0.0, 6),
-                },
+                extra={"key": key, "hung_up_in": hung_up_in, **timeline.log_fields()},
             )

@@ -30,6 +30,8 @@ log = logging.getLogger("baton.gateway.directory")
 SECRET_HEADER = "x-baton-engine-secret"  # noqa: S105  (the header's name)
 COOL_OFF_S = 2.0
 PROBE_TIMEOUT_S = 2.0
+SLOW_PROBES = 3
+"""A probe without an answer is how a busy engine looks as well: out after so many in a row."""
 
 
 class Directory(Protocol):
@@ -212,8 +214,9 @@ def checked_url(text: str) -> str:
 class FixedDirectory(_View):
     """A list of URLs, probed by this gateway.
 
-    An engine is ready while `/health` answers 200 and `/v1/models` lists a model. What a lease
-    would say and a probe cannot (engine_id, load, evidence) stays empty.
+    An engine is ready while `/health` answers 200 and `/v1/models` lists a model; it is out at once
+    when it refuses or says otherwise, and after three probes that it does not answer in time.
+    What a lease would say and a probe cannot (engine_id, load, evidence) stays empty.
 
     Raises:
         ConfigRefused: A URL is none, stands twice, or is given for both roles.
@@ -231,6 +234,7 @@ class FixedDirectory(_View):
         self._secret = engine_secret
         self._probe_timeout_s = probe_timeout_s
         self._models: dict[str, frozenset[str]] = {}
+        self._slow: dict[str, int] = {}
         self._client: EngineClient | None = None
         seen: dict[str, Role] = {}
         roles: tuple[tuple[Role, Sequence[str]], ...] = (
@@ -278,7 +282,12 @@ class FixedDirectory(_View):
                 engine, "GET", "/v1/models", timeout_s=self._probe_timeout_s, headers=headers
             )
         except LegFailed as exc:
+            slow = self._slow.get(engine.replica_id, 0) + 1 if exc.failure == "timeout" else 0
+            self._slow[engine.replica_id] = slow
+            if 0 < slow < SLOW_PROBES:
+                return engine
             return self._out(engine, f"{exc.failure} {exc.place or ''}".strip())
+        self._slow.pop(engine.replica_id, None)
         cards = _model_cards(raw) if status == 200 else []  # noqa: PLR2004
         if not cards:
             return self._out(engine, f"/v1/models answers {status} and lists no model")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -38,15 +39,21 @@ FOR_PREFILL: dict[str, Any] = {
 RELEASE_TIMEOUT_S = 5.0
 ABORT_SETTLES_S = 0.5
 """How long after a decode leg was closed its abort has surely reached the engine's core."""
-PREFILL_GRACE_S = 0.5
+PATIENCE_S = 2.0
+IMPATIENCE_S = 0.25
 """How long a prefill leg that nobody waits for may still answer, so that its KV can be released.
 
 vLLM reads aborts between steps. A prompt that waits in its queue, or has more chunks to come, ends
 there and holds nothing. One whose last step is running finishes all the same: its blocks then wait
-for the lease to end, and the answer that names them is lost if the connection was closed. Letting
-it answer costs no compute that an abort would have saved. After the grace the leg is closed, since
-what is still unanswered is most likely queued, and must not be computed for nobody.
+for the lease to end, and the answer that names them is lost if the connection was closed. So a leg
+that is most likely in its only step is let finish, which costs no compute that an abort would have
+saved: a prompt that fits one step, on an engine where few legs were given up. All others are
+closed soon, so that a storm of hang-ups does not keep prefill busy for nobody.
 """
+ONE_STEP_BYTES = 32 * 1024
+"""A body smaller than this is prefilled in one step: 8,192 tokens (vLLM's usual
+max_num_batched_tokens) of four bytes."""
+_PATIENT_LEGS = 4
 _MAX_PENDING = 1000
 _RELEASE_ENGINES = 2
 
@@ -128,6 +135,7 @@ class Releases:
         self._headers = headers
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
+        self._given_up: Counter[str] = Counter()
 
     @property
     def pending(self) -> int:
@@ -147,9 +155,15 @@ class Releases:
             offer.open = False
             self._spawn(self._release(offer, not_through, delay_s))
 
-    def abandon(self, leg: asyncio.Task[Offer]) -> None:
-        """Give up a prefill leg: end it, or release what it still answers within the grace."""
-        self._spawn(self._abandon(leg))
+    def abandon(self, leg: asyncio.Task[Offer], engine: str, size: int) -> None:
+        """Give up a prefill leg: end it, or release what it still answers while we are patient.
+
+        Args:
+            leg: The leg.
+            engine: `replica_id` of its engine.
+            size: Bytes of its body.
+        """
+        self._spawn(self._abandon(leg, engine, size))
 
     def _spawn(self, work: Any) -> None:
         if len(self._tasks) >= _MAX_PENDING:
@@ -161,11 +175,16 @@ class Releases:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _abandon(self, leg: asyncio.Task[Offer]) -> None:
-        done, _ = await asyncio.wait({leg}, timeout=PREFILL_GRACE_S)
-        if not done:
-            leg.cancel()
-            await asyncio.wait({leg}, timeout=RELEASE_TIMEOUT_S)
+    async def _abandon(self, leg: asyncio.Task[Offer], engine: str, size: int) -> None:
+        patient = size <= ONE_STEP_BYTES and self._given_up[engine] < _PATIENT_LEGS
+        self._given_up[engine] += 1
+        try:
+            done, _ = await asyncio.wait({leg}, timeout=PATIENCE_S if patient else IMPATIENCE_S)
+            if not done:
+                leg.cancel()
+                await asyncio.wait({leg}, timeout=RELEASE_TIMEOUT_S)
+        finally:
+            self._given_up[engine] -= 1
         if leg.cancelled() or not leg.done() or leg.exception() is not None:
             return
         await self._release(leg.result(), None, 0.0)

@@ -23,7 +23,7 @@ from baton.errors import (
 from baton.gateway.decode import decode_body, engine_tag, open_decode
 from baton.gateway.directory import SECRET_HEADER
 from baton.gateway.handoff import ABORT_SETTLES_S
-from baton.gateway.prefill import RequestRejected, run_prefill
+from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
 from baton.gateway.request_body import encode_body
 
@@ -218,13 +218,14 @@ class Journey:
         leg_id = f"{self._leg_prefix}-p{len(self.timeline.attempts)}"
         if ask.body is None:
             raise EngineFailed("a request without a body has no prefill leg")
+        body = encode_body(prefill_body(ask.body, ask.route))
         # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
         leg = asyncio.create_task(
             run_prefill(
                 parts.client,
                 engine,
                 ask.route,
-                ask.body,
+                body,
                 headers=leg_headers(parts.directory, ask.headers, leg_id),
                 request_id=leg_id,
             )
@@ -233,12 +234,12 @@ class Journey:
         try:
             done, _ = await asyncio.wait({leg}, timeout=max(0.0, timeout_s))
         except asyncio.CancelledError:
-            parts.releases.abandon(leg)
+            parts.releases.abandon(leg, engine.replica_id, len(body))
             raise
         finally:
             parts.inflight.end(engine)
         if not done:
-            parts.releases.abandon(leg)
+            parts.releases.abandon(leg, engine.replica_id, len(body))
             raise LegFailed("timeout", engine.replica_id)
         return leg.result()
 

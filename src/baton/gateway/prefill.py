@@ -10,7 +10,6 @@ from baton.errors import LegFailed, PrefillFailed
 from baton.gateway.engine_client import failure_of_status
 from baton.gateway.handoff import FOR_PREFILL, parse_offer
 from baton.gateway.openai_errors import reshape
-from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,20 +68,18 @@ async def run_prefill(
     client: EngineClient,
     engine: EngineLease,
     route: Route,
-    body: Body,
+    body: bytes,
     *,
     headers: Mapping[str, str],
     request_id: str,
 ) -> Offer:
-    """Send the prefill leg and read its offer.
+    """Send the prefill leg (`prefill_body`, encoded) and read its offer.
 
     Raises:
         LegFailed: Refused, broken, 5xx, busy, or an answer without usable params.
         RequestRejected: 4xx: the caller's request is wrong.
     """
-    answer = await client.send(
-        engine, "POST", route.path, body=encode_body(prefill_body(body, route)), headers=headers
-    )
+    answer = await client.send(engine, "POST", route.path, body=body, headers=headers)
     try:
         failure = failure_of_status(answer.status)
         if failure is not None:

@@ -141,6 +141,20 @@ class Timeline:
             "bytes_out": self.bytes_out,
         }
 
+    def log_fields(self) -> dict[str, Any]:
+        """What the access line says of the request, flat."""
+        return {
+            "request_id": self.request_id,
+            "route": self.route,
+            "reason": self.reason,
+            "outcome": self.outcome,
+            "prefill": self.prefill_engine,
+            "decode": self.decode_engine,
+            **{f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},
+            "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
+            "total_s": None if self.total_s is None else round(self.total_s, 6),
+        }
+
     def as_json(self) -> str:
         """One ASCII line, fit for a header or an SSE comment."""
         return json.dumps(self.as_dict(), separators=(",", ":"))

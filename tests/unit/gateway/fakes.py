@@ -64,6 +64,7 @@ class FakeEngine:
     token_delay_s: float = 0.0
     secret: str | None = None
     healthy: bool = True
+    probe_delay_s: float = 0.0
     peers: dict[str, FakeEngine] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     seen: list[Seen] = field(default_factory=list)
@@ -101,6 +102,7 @@ class FakeEngine:
         if self.secret is not None and request.headers.get("x-baton-engine-secret") != self.secret:
             return web.json_response({"error": {"message": "no", "code": 401}}, status=401)
         if request.path == "/health":
+            await asyncio.sleep(self.probe_delay_s)
             return web.Response(status=200 if self.healthy else 503)
         if request.path == "/v1/models":
             return web.json_response({"data": [{"id": self.model, "max_model_len": 1000}]})

@@ -90,6 +90,24 @@ async def test_a_fixed_engine_is_out_while_its_probe_fails_and_in_when_it_answer
     await engine.stop()
 
 
+async def test_a_slow_engine_is_out_only_after_three_probes():
+    """Busy engines answer late as well."""
+    engine = await FakeEngine("d").start()
+    directory = FixedDirectory([], [engine.url], interval_s=60, probe_timeout_s=5)
+    await directory.start()
+    directory._probe_timeout_s = 0.05
+    engine.probe_delay_s = 0.3
+    for expected in (1, 1, 0):
+        await directory._read()
+        assert len(directory.decode_engines()) == expected
+    engine.probe_delay_s = 0
+    directory._probe_timeout_s = 5
+    await directory._read()
+    assert len(directory.decode_engines()) == 1
+    await directory.close()
+    await engine.stop()
+
+
 async def test_an_engine_that_is_not_up_yet_does_not_stop_the_start():
     """It joins when it answers."""
     directory = FixedDirectory(["http://127.0.0.1:9"], ["http://127.0.0.1:9/".replace("9", "1")])

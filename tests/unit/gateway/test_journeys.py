@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from baton.gateway import handoff
 from baton.spec.schema import Admission, BatonBlock, Disaggregate, Recovery
 from tests.unit.gateway.fakes import LONG, Behave, stack, until
 
@@ -108,8 +109,9 @@ async def test_a_failed_prefill_is_tried_on_another_engine_first():
         assert s.kv_is_free()
 
 
-async def test_a_late_prefill_is_cancelled():
+async def test_a_late_prefill_is_cancelled(monkeypatch):
     """What passed its deadline does not go on computing."""
+    monkeypatch.setattr(handoff, "PATIENCE_S", 0.1)
     settings = BatonBlock(recovery=Recovery(prefill_timeout_s=0.05))
     async with stack(settings=settings) as s:
         s.prefill[0].always = Behave(delay_s=30)
@@ -295,8 +297,9 @@ async def _hang_up(s, body, when):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_hang_up_during_prefill_cancels_prefill(stream):
+async def test_a_hang_up_during_prefill_cancels_prefill(stream, monkeypatch):
     """And decode is never asked."""
+    monkeypatch.setattr(handoff, "PATIENCE_S", 0.1)
     async with stack() as s:
         s.prefill[0].always = Behave(delay_s=30)
         await _hang_up(s, {"prompt": LONG, "stream": stream}, lambda: s.prefill[0].running == 1)
@@ -315,6 +318,31 @@ async def test_a_hang_up_as_prefill_ends_releases_its_kv_through_decode():
         await until(lambda: s.decode[0].released == 1)
         assert s.kv_is_free()
         assert s.decode[0].generated == []
+
+
+async def test_a_storm_of_hang_ups_does_not_keep_prefill_busy(monkeypatch):
+    """A few legs are let finish; the others are closed soon."""
+    monkeypatch.setattr(handoff, "PATIENCE_S", 60)
+    monkeypatch.setattr(handoff, "IMPATIENCE_S", 0.01)
+    async with stack() as s:
+        gate = s.prefill[0].gate = asyncio.Event()
+        storm = [
+            _hang_up(s, {"prompt": LONG}, lambda: s.prefill[0].running == 20) for _ in range(20)
+        ]
+        await asyncio.gather(*storm)
+        await until(lambda: s.prefill[0].cancelled == 16)
+        gate.set()
+        await until(lambda: s.decode[0].released == 4)
+        assert s.kv_is_free()
+
+
+async def test_a_long_prompt_is_closed_soon(monkeypatch):
+    """An abort saves the steps that are still to come."""
+    monkeypatch.setattr(handoff, "PATIENCE_S", 60)
+    async with stack() as s:
+        s.prefill[0].always = Behave(delay_s=60)
+        await _hang_up(s, {"prompt": LONG * 300}, lambda: s.prefill[0].running == 1)
+        await until(lambda: s.prefill[0].cancelled == 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
