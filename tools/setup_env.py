@@ -110,7 +110,7 @@ def check_machine() -> None:
             "use a machine whose processor has AVX2 (in a virtual machine, pass it through)",
         )
     try:
-        import ensurepip  # noqa: F401, PLC0415
+        import ensurepip  # noqa: F401
     except ImportError:
         raise SetupError(
             f"{sys.executable} comes without ensurepip, so it cannot make an environment",

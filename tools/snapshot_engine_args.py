@@ -19,6 +19,7 @@ import enum
 import importlib.metadata
 import inspect
 import json
+import re
 import sys
 import types
 import typing
@@ -218,6 +219,7 @@ def snapshot_vllm() -> dict[str, Any]:
         "engine_args": engine,
         "frontend_args": frontend,
         "objects": dict(sorted(recorder.objects.items())),
+        "nixl_extra_config": nixl_extra_config(),
         "connectors": sorted(KVConnectorFactory._registry),  # noqa: SLF001
         "quantization_methods": sorted(QUANTIZATION_METHODS),
         "load_formats": sorted({"auto", *_LOAD_FORMAT_TO_MODEL_LOADER}),
@@ -225,6 +227,17 @@ def snapshot_vllm() -> dict[str, Any]:
         "reasoning_parsers": sorted(ReasoningParserManager.list_registered()),
         "environment": sorted(envs.environment_variables),
     }
+
+
+def nixl_extra_config() -> list[str]:
+    """The keys of `kv_connector_extra_config` that vLLM's NIXL connector reads."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import nixl
+
+    found: set[str] = set()
+    for path in Path(nixl.__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found.update(re.findall(r'get_from_extra_config\(\s*"([a-z_]+)"', text))
+    return sorted(found)
 
 
 def snapshot_ray() -> dict[str, Any]:
