@@ -178,12 +178,20 @@ def limits_of_engine_args() -> dict[str, dict[str, float]]:
     """The limits that `EngineArgs` itself does not check, from the configs that it fills."""
     from vllm import config as vllm_config
 
+    # The first five fill most arguments; of the others a name counts when only one has it.
+    main = ("ModelConfig", "CacheConfig", "ParallelConfig", "SchedulerConfig", "LoRAConfig")
     found: dict[str, dict[str, float]] = {}
-    for name in ("ModelConfig", "CacheConfig", "ParallelConfig", "SchedulerConfig", "LoRAConfig"):
-        for key, field in getattr(vllm_config, name).__pydantic_fields__.items():
-            if limits := bounds_of(field.metadata):
-                found[key] = limits
-    return found
+    owners: dict[str, int] = {}
+    rest: dict[str, dict[str, float]] = {}
+    for name, cls in vars(vllm_config).items():
+        for key, field in getattr(cls, "__pydantic_fields__", {}).items():
+            limits = bounds_of(field.metadata)
+            if name in main:
+                found.update({key: limits} if limits else {})
+            else:
+                owners[key] = owners.get(key, 0) + 1
+                rest.update({key: limits} if limits else {})
+    return {**{key: limits for key, limits in rest.items() if owners[key] == 1}, **found}
 
 
 def plain(value: Any) -> Any:

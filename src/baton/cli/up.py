@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from baton.errors import ConfigRefused
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

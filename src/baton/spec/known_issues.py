@@ -85,7 +85,8 @@ def findings(issue: Issue, app: AppView) -> Iterator[Finding]:
 def _holds(condition: dict[str, Any], app: AppView, role: RoleView) -> bool:
     value = _value(condition["key"], app, role)
     checks: dict[str, Callable[[Any], bool]] = {
-        "is": lambda wanted: value == wanted and type(value) is type(wanted),
+        # 1 and true are the same to pydantic, and so they are here.
+        "is": lambda wanted: value == wanted,
         "is_not": lambda wanted: value != wanted,
         "in": lambda wanted: value in wanted,
         "contains": lambda wanted: isinstance(value, (str, list)) and wanted in value,
