@@ -19,6 +19,7 @@ import enum
 import importlib.metadata
 import inspect
 import json
+import re
 import sys
 import types
 import typing
@@ -177,12 +178,20 @@ def limits_of_engine_args() -> dict[str, dict[str, float]]:
     """The limits that `EngineArgs` itself does not check, from the configs that it fills."""
     from vllm import config as vllm_config
 
+    # The first five fill most arguments; of the others a name counts when only one has it.
+    main = ("ModelConfig", "CacheConfig", "ParallelConfig", "SchedulerConfig", "LoRAConfig")
     found: dict[str, dict[str, float]] = {}
-    for name in ("ModelConfig", "CacheConfig", "ParallelConfig", "SchedulerConfig", "LoRAConfig"):
-        for key, field in getattr(vllm_config, name).__pydantic_fields__.items():
-            if limits := bounds_of(field.metadata):
-                found[key] = limits
-    return found
+    owners: dict[str, int] = {}
+    rest: dict[str, dict[str, float]] = {}
+    for name, cls in vars(vllm_config).items():
+        for key, field in getattr(cls, "__pydantic_fields__", {}).items():
+            limits = bounds_of(field.metadata)
+            if name in main:
+                found.update({key: limits} if limits else {})
+            else:
+                owners[key] = owners.get(key, 0) + 1
+                rest.update({key: limits} if limits else {})
+    return {**{key: limits for key, limits in rest.items() if owners[key] == 1}, **found}
 
 
 def plain(value: Any) -> Any:
@@ -218,6 +227,7 @@ def snapshot_vllm() -> dict[str, Any]:
         "engine_args": engine,
         "frontend_args": frontend,
         "objects": dict(sorted(recorder.objects.items())),
+        "nixl_extra_config": nixl_extra_config(),
         "connectors": sorted(KVConnectorFactory._registry),  # noqa: SLF001
         "quantization_methods": sorted(QUANTIZATION_METHODS),
         "load_formats": sorted({"auto", *_LOAD_FORMAT_TO_MODEL_LOADER}),
@@ -225,6 +235,17 @@ def snapshot_vllm() -> dict[str, Any]:
         "reasoning_parsers": sorted(ReasoningParserManager.list_registered()),
         "environment": sorted(envs.environment_variables),
     }
+
+
+def nixl_extra_config() -> list[str]:
+    """The keys of `kv_connector_extra_config` that vLLM's NIXL connector reads."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import nixl
+
+    found: set[str] = set()
+    for path in Path(nixl.__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found.update(re.findall(r'get_from_extra_config\(\s*"([a-z_]+)"', text))
+    return sorted(found)
 
 
 def snapshot_ray() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, 
 from baton.spec.frame import check_frame
 from baton.spec.load import LoadedFile, resolve_variables
 from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
-from baton.spec.resolve import defaults
+from baton.spec.resolve import defaults, late_defaults
 from baton.spec.rules import Finding, all_rules
 from baton.spec.slips import Slip, apply_edit, correct, outside_args
 from baton.spec.view import BATON_IMPORT_PATH, PD_IMPORT_PATHS, AppView, mapping, text
@@ -268,22 +268,26 @@ def _application(
     for slip in corrected.slips:
         run.slip(slip, args_path)
     view = AppView(app, path, corrected.args, args_path, run.machine, run.on, starting=run.starting)
-    for slip, severity in defaults(view):
-        apply_edit(corrected.args, slip.edit)
-        run.changes.append(_default_change(run, slip, args_path))
-        run.add(
-            slip.rule_id,
-            severity,
-            Finding(
-                (*args_path, *slip.edit.path), slip.summary, found=slip.before, allowed=slip.after
-            ),
-        )
-    facts = _facts(run, view)
-    view = replace(view, facts=facts)
+    _fill_in(run, corrected.args, args_path, defaults(view))
+    view = replace(view, facts=_facts(run, view))
+    _fill_in(run, corrected.args, args_path, late_defaults(view))
+    view = replace(view)  # roles are cached: look again
     for finding, rule_id, severity in _apply_rules(view):
         run.add(rule_id, severity, finding)
     app["args"] = corrected.args
-    return CheckedApp.of(view, facts, known=True)
+    return CheckedApp.of(view, view.facts, known=True)
+
+
+def _fill_in(
+    run: _Run, args: dict[Any, Any], base: Path, found: Iterator[tuple[Slip, Severity]]
+) -> None:
+    for slip, severity in list(found):
+        apply_edit(args, slip.edit)
+        run.changes.append(_default_change(run, slip, base))
+        finding = Finding(
+            (*base, *slip.edit.path), slip.summary, found=slip.before, allowed=slip.after
+        )
+        run.add(slip.rule_id, severity, finding)
 
 
 def _default_change(run: _Run, slip: Slip, base: Path) -> Change:

@@ -9,8 +9,9 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from baton.spec.faults import Edit, Severity, shown
+from baton.spec.rules.model import STATE_LAYOUT
 from baton.spec.slips import Slip
-from baton.spec.view import AppView, text
+from baton.spec.view import AppView, mapping, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +68,26 @@ def defaults(app: AppView) -> Iterator[tuple[Slip, Severity]]:
                 ),
                 "note",
             )
+
+
+def late_defaults(app: AppView) -> Iterator[tuple[Slip, Severity]]:
+    """What is filled in once the model is known, or is known to be unknown."""
+    if app.is_rays or (app.facts is not None and not app.facts.has_mamba):
+        return
+    for role in app.roles:
+        if not role.uses_nixl or role.on_cpu or STATE_LAYOUT in role.env_vars:
+            continue
+        own = role.config.get("runtime_env")
+        if not isinstance(own, (dict, type(None))) or not isinstance(
+            mapping(own).get("env_vars", {}), dict
+        ):
+            continue
+        key = f"{role.role}_config"
+        env_vars = {**mapping(mapping(own).get("env_vars")), STATE_LAYOUT: "DS"}
+        value = {**mapping(own), "env_vars": env_vars}
+        edit = Edit("set", (key, "runtime_env"), value=value)
+        summary = f"{role.role} gets {STATE_LAYOUT}=DS, which NIXL wants for state layers"
+        yield Slip("BTN-213", summary, "nothing", "DS", edit), "note"
 
 
 def _expanded(value: str) -> str | None:

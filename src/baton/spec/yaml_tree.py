@@ -164,6 +164,7 @@ class _Builder:
         try:
             self.tree.spots[()] = Spot(_at(node), _at(node))
             self.tree.value = self.value(node, ())
+            self.tree.empty = self.tree.value is None and not self.tree.problems
         except _TooLarge:
             line, column = _at(node)
             self.tree.value = None

@@ -169,6 +169,29 @@ def left_overs(app: AppView) -> Iterator[Finding]:
                 )
 
 
+@rule("BTN-130", "warning", "a connector setting that nothing reads")
+def extra_config(app: AppView) -> Iterator[Finding]:
+    """`kv_connector_extra_config` is free-form: a misspelt key has no effect and no message.
+
+    Source: vLLM 0.29 `nixl/*.py`, every call of `get_from_extra_config`.
+    """
+    known = catalog.vllm()["nixl_extra_config"]
+    for role in app.roles:
+        if not role.uses_nixl:
+            continue
+        for key in role.extra:
+            if key in known or key == "enable_cross_layers_blocks":
+                continue
+            near = nearest(key, known)
+            yield Finding(
+                role.kv_at("kv_connector_extra_config", key),
+                f"`{key}` has no effect: vLLM's NIXL connector does not read it",
+                found=str(key),
+                allowed=", ".join(known),
+                cure=f"did you mean `{near}`?" if near else "remove it",
+            )
+
+
 @rule("BTN-125", "note", "`kv_both` is deprecated")
 def deprecated_both(app: AppView) -> Iterator[Finding]:
     """At start vLLM 0.29 warns that `kv_both` will be removed for NixlConnector.

@@ -35,3 +35,16 @@ describe(
     logs nothing.
 """,
 )
+
+describe(
+    "BTN-213",
+    "note",
+    "the state layout that NIXL wants is supplied",
+    """
+    Models with Mamba or linear-attention layers need `VLLM_SSM_CONV_STATE_LAYOUT=DS` in both roles,
+    or the engines end with an assertion. Baton sets it where the file does not, when the model has
+    such layers or nothing is known of it; other models do not read it.
+
+    Source: vLLM 0.29 `nixl/base_worker.py`, `model_executor/layers/mamba/mamba_utils.py`.
+    """,
+)

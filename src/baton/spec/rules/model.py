@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from baton.spec.faults import shown
 from baton.spec.model_facts import find_model, is_local
 from baton.spec.rules.registry import Finding, describe, rule
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from baton.spec.view import AppView
+
+STATE_LAYOUT = "VLLM_SSM_CONV_STATE_LAYOUT"
 
 
 @rule("BTN-200", "error", "a context longer than the model's")
@@ -73,6 +76,38 @@ def head_split(app: AppView) -> Iterator[Finding]:
                 found=str(tp),
                 cure=f"use {kv_heads}, a divisor or a multiple",
                 at_value=True,
+            )
+
+
+@rule("BTN-204", "error", "a state layout that NIXL cannot move")
+def state_layout(app: AppView) -> Iterator[Finding]:
+    """NIXL moves the state of Mamba and linear-attention layers only in the DS layout.
+
+    vLLM's default is SD, so Baton supplies `VLLM_SSM_CONV_STATE_LAYOUT=DS` (BTN-213) where the file
+    does not set it. On a CPU with AVX-512 BF16 vLLM itself forces SD, and such a model cannot be
+    handed over there.
+
+    Source: vLLM 0.29 `nixl/base_worker.py`: "3-read Mamba conv transfer requires DS conv state
+    layout"; `platforms/cpu.py` sets `VLLM_SSM_CONV_STATE_LAYOUT` to SD.
+    """
+    if app.facts is None or not app.facts.has_mamba:
+        return
+    for role in app.roles:
+        layout = role.env_vars.get(STATE_LAYOUT)
+        if role.uses_nixl and layout != "DS":
+            yield Finding(
+                role.env_at(STATE_LAYOUT),
+                "this model's state layers can be handed over in the DS layout only",
+                found="nothing (SD)" if layout is None else shown(layout),
+                allowed="DS",
+                cure=f"set runtime_env: {{env_vars: {{{STATE_LAYOUT}: DS}}}} in both roles",
+            )
+        elif role.uses_nixl and role.on_cpu:
+            yield Finding(
+                role.path,
+                "on a CPU with AVX-512 BF16 vLLM forces the SD layout, and the handoff fails",
+                cure="use a model without Mamba or linear-attention layers on such a CPU",
+                severity="warning",
             )
 
 

@@ -78,6 +78,11 @@ def describe(rule_id: str, severity: Severity, title: str, why: str) -> None:
     _add(Rule(rule_id, severity, title, inspect.cleandoc(why)))
 
 
+def add(rule_id: str, severity: Severity, title: str, why: str, run: RuleFunction | None) -> None:
+    """Registers a rule that comes from data."""
+    _add(Rule(rule_id, severity, title, why, run))
+
+
 def _add(new: Rule) -> None:
     if new.rule_id in RULES:
         raise ValueError(f"two rules are called {new.rule_id}")

@@ -29,7 +29,7 @@ def gpus(app: AppView) -> Iterator[Finding]:
 
     Checked against this machine when it is where the file would run; a RayService manifest and
     `--target cluster` mean another one. Engines that ask for GPUs only by Ray's default are
-    reported as a note by `validate`.
+    a note for `validate` and refused by `up`.
 
     Source: ray 2.60 `llm_config.py`, `_resolve_accelerator_config` (GPU by default); a placement
     group stays pending.
@@ -54,7 +54,7 @@ def gpus(app: AppView) -> Iterator[Finding]:
             allowed=f"{machine.gpus} GPUs in all" if machine.gpus else "no GPU here",
             cure="add --on cpu to run it on this machine's CPU",
             at_value=asked,
-            severity=None if asked else "note",
+            severity=None if asked or app.starting else "note",
         )
 
 

@@ -224,7 +224,10 @@ def lora(app: AppView) -> Iterator[Finding]:
     A request for one would be prefilled by the base model, so `lora_config` is refused by name.
 
     Ray's own application resolves adapters on both legs and wants the same loading path in both
-    roles (ray 2.60 `prefill_decode/builder.py`, `_validate_lora_configs`).
+    roles.
+
+    Source: ray 2.60 `prefill_decode/builder.py`, `_validate_lora_configs`; `llm_config.py`,
+    `validate_dynamic_lora_loading_path`.
     """
     prefill, decode = app.roles
     if not app.is_rays:

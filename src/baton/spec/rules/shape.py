@@ -159,7 +159,7 @@ def engine_values(app: AppView) -> Iterator[Finding]:
             entry = known.get(key) if isinstance(key, str) else None
             if entry is None or (value is None and entry["default"] is None):
                 continue
-            yield from check_value(_with_registry(key, entry["type"]), value, role.engine_at(key))
+            yield from check_value(_with_registry(key, entry), value, role.engine_at(key))
 
 
 _REGISTRIES = {
@@ -170,12 +170,13 @@ _REGISTRIES = {
 }
 
 
-def _with_registry(key: str, kind: Any) -> Any:
+def _with_registry(key: str, entry: dict[str, Any]) -> Any:
     """Names that vLLM keeps in registries rather than in types."""
     if key not in _REGISTRIES:
-        return kind
+        return entry["type"]
     # An empty name is vLLM's own default for `reasoning_parser`.
-    return {"union": [{"choice": [*catalog.vllm()[_REGISTRIES[key]], ""]}, "null"]}
+    names = {"choice": [*catalog.vllm()[_REGISTRIES[key]], ""]}
+    return {"union": [names, "null"]} if entry["default"] is None else names
 
 
 @rule("BTN-190", "error", "a `baton` block that does not hold")
