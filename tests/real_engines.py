@@ -102,7 +102,11 @@ def vllm_is_installed() -> bool:
 
 @contextlib.contextmanager
 def start_engines(
-    specs: Sequence[EngineSpec], folder: Path, *, model_id: str = MODEL_ID
+    specs: Sequence[EngineSpec],
+    folder: Path,
+    *,
+    model_id: str = MODEL_ID,
+    model: Path | None = None,
 ) -> Iterator[list[RealEngine]]:
     """Start engines side by side, wait until all answer, and end them when the block ends.
 
@@ -110,11 +114,13 @@ def start_engines(
         specs: The engines, each with an `engine_id` of its own.
         folder: Holds the model (`model`) and a log for each engine (`ENGINE_ID.log`).
         model_id: The name that they serve the model under.
+        model: A tiny model that is there already. Engines hand KV over only where they were given
+            the same path: it is part of NIXL's compatibility hash.
 
     Raises:
         EnginesDidNotStart: With the end of the log of the engine that failed.
     """
-    model = make_tiny_model(folder / "model")
+    model = model or make_tiny_model(folder / "model")
     engines: list[RealEngine] = []
     try:
         ports = _free_ports(2 * len(specs))

@@ -82,7 +82,7 @@ class Core:
         self._side_channel = side_channel
         self._on_death = on_death
         self._compute = Compute(settings.latency)
-        self._peers = Peers(settings)
+        self._peers = Peers(settings, self.counts)
         self._queue = asyncio.Lock()
         self._room = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None

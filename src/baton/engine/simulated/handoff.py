@@ -23,6 +23,7 @@ from baton.engine.simulated.text import Context
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from baton.engine.simulated.metrics import Counts
     from baton.engine.simulated.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -49,9 +50,12 @@ class RemoteKv:
         if any(params.get(name) is None for name in names):
             return None
         engine_id, request_id, host, port = (params[name] for name in names)
-        groups = params.get("remote_block_ids") or ()
-        blocks = tuple(groups[0]) if groups else ()  # one group: no sliding windows here
-        return cls(str(engine_id), str(request_id), str(host), int(port), blocks)
+        try:
+            # One group: there are no sliding windows here.
+            blocks = tuple(int(block) for block in (params.get("remote_block_ids") or [[]])[0])
+            return cls(str(engine_id), str(request_id), str(host), int(port), blocks)
+        except (TypeError, ValueError, KeyError, IndexError):
+            return None
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class _Peer:
 class Peers:
     """The other engines, as a decode engine sees them."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, counts: Counts) -> None:
+        self._counts = counts
         self._timeout_s = settings.handshake_timeout_s
         self._heartbeat_s = settings.kv_lease_s / 6
         self._known: dict[str, _Peer] = {}
@@ -128,6 +133,7 @@ class Peers:
             async with self._http().post(f"{peer.url}/notify", json=body) as answer:
                 await answer.read()
         except (aiohttp.ClientError, TimeoutError, KvLoadFailed) as exc:
+            self._counts.failed_notifications += 1
             logger.warning("%s was not notified: %s", remote.engine_id, exc)
 
     async def _meet(self, remote: RemoteKv) -> _Peer:

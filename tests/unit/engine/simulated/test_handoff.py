@@ -199,3 +199,33 @@ async def test_some_wrong_params_kill_the_engine(start, how):
     await asyncio.sleep(0.3)
     with pytest.raises(httpx.TransportError):
         await decode.complete()
+
+
+async def test_a_caller_that_waits_for_kv_nobody_sends_kills_the_engine_by_leaving(start):
+    """Params without a host: vLLM waits, and stumbles over them when the request is aborted."""
+    prefill, decode = await start("prefill"), await start("decode")
+    params = await prefill.prefill()
+    del params["remote_host"]
+    waiting = asyncio.create_task(decode.complete(kv_transfer_params=params))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    waiting.cancel()
+    await eventually(lambda: decode.engine.core.dead)
+
+
+async def test_refusing_a_request_with_half_its_params_kills_the_engine(start):
+    """The notice that would free the blocks has no address."""
+    decode = await start("decode")
+    params = {"do_remote_prefill": True, "remote_engine_id": "prefill"}
+    assert (await decode.complete(model="nope", kv_transfer_params=params)).status_code == 404
+    assert decode.engine.core.dead
+
+
+async def test_a_notice_that_finds_nobody_is_counted(start):
+    """As `nixl_num_failed_notifications`."""
+    prefill, decode = await start("prefill"), await start("decode", handshake_timeout_s=0.2)
+    await decode.text(kv_transfer_params=await prefill.prefill())
+    params = await prefill.prefill()
+    prefill.engine.kill()
+    assert (await decode.complete(model="nope", kv_transfer_params=params)).status_code == 404
+    await eventually(lambda: decode.engine.core.counts.failed_notifications == 1)

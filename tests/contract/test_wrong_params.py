@@ -1,0 +1,59 @@
+"""What wrong `kv_transfer_params` do to an engine. These cases end it: never on the shared pair."""
+
+from __future__ import annotations
+
+import contextlib
+
+import httpx
+import pytest
+
+from tests.contract.conftest import KINDS, PREFILL_PARAMS, PROMPT, Pair, eventually, simulated
+from tests.real_engines import MODEL_ID, EngineSpec, start_engines
+
+
+@pytest.fixture(params=KINDS)
+async def doomed(request, tmp_path):
+    """A pair whose decode engine may die."""
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=60, verify=False))
+        if request.param == "real":
+            real = request.getfixturevalue("real_pair")
+            specs = [EngineSpec("decode", "decode-doomed")]
+            (decode,) = stack.enter_context(start_engines(specs, tmp_path, model=real.model_path))
+            urls = real.prefill_url, decode.url
+        else:
+            engines = [
+                await stack.enter_async_context(simulated(role)) for role in ("prefill", "decode")
+            ]
+            urls = engines[0].url, engines[1].url
+        yield Pair(request.param, *urls, http)
+
+
+@pytest.mark.timeout(400)
+async def test_a_prompt_that_needs_more_blocks_than_are_offered_kills_the_decode_engine(doomed):
+    """A 500, then nothing listens any more; the prefill engine lives. Gateways must check this."""
+    prefill = {"model": MODEL_ID, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
+    answer = await doomed.post(
+        "/v1/completions",
+        {**prefill, "kv_transfer_params": PREFILL_PARAMS},
+        url=doomed.prefill_url,
+    )
+    params = answer.json()["kv_transfer_params"]
+    body = {"model": MODEL_ID, "prompt": PROMPT * 3, "max_tokens": 8, "kv_transfer_params": params}
+    answer = await doomed.post("/v1/completions", body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "InternalServerError")
+
+    async def gone() -> bool:
+        try:
+            await doomed.http.get(f"{doomed.decode_url}/health")
+        except httpx.TransportError:
+            return True
+        return False
+
+    await eventually(gone, seconds=30)
+    assert (await doomed.http.get(f"{doomed.prefill_url}/health")).status_code == 200
+
+    async def lease_is_over() -> bool:
+        return await doomed.metric("kv_cache_usage_perc") == 0
+
+    await eventually(lease_is_over, seconds=40)
