@@ -11,6 +11,7 @@ Every error that a person may see gives fact, place and cure::
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
+    ├── DemoFailed                 the scripted first run did not hold
     └── GatewayError               has an HTTP status and an OpenAI error type
         ├── RequestRefused         400: the caller's request is wrong
         │   ├── MethodRefused      405
@@ -103,6 +104,10 @@ class EngineStartFailed(DeployFailed):
 
 class NotRunning(BatonError):
     """Nothing of that name runs here."""
+
+
+class DemoFailed(BatonError):
+    """The scripted first run got no answer, or something it checks did not hold."""
 
 
 class GatewayError(BatonError):
