@@ -148,23 +148,27 @@ def _cpu_flags() -> set[str]:
     return set(found.group(1).split()) if found else set()
 
 
-def fingerprint() -> str:
-    """Hash of everything the environment is made from. A moved checkout needs a new one, too."""
-    digest = hashlib.sha256(f"{FORMAT}\n{ROOT}\n".encode())
+def fingerprint() -> tuple[str, str]:
+    """What the environment is made from: hashes of the pinned sets, and of Baton's own metadata.
+
+    A moved checkout needs a new environment too: scripts hold its path. Baton itself is installed
+    editable, so its code is not part of this; its dependencies and entry points are.
+    """
+    sets = hashlib.sha256(f"{FORMAT}\n{ROOT}\n".encode())
     for name in (TORCH, *PACKAGES):
-        digest.update((ROOT / name).read_bytes())
-    # An editable install copies these into the environment; the rest of the file is for tools.
+        sets.update((ROOT / name).read_bytes())
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    digest.update(text.partition("[project.optional-dependencies]")[0].encode())
-    return digest.hexdigest()
+    own = text.partition("[tool.pytest")[0]  # what follows is for tools
+    return sets.hexdigest(), hashlib.sha256(own.encode()).hexdigest()
 
 
-def is_complete(wanted: str) -> bool:
-    """Whether `.venv` was finished from the same files, and its Python is still there."""
+def stamped() -> tuple[str, str]:
+    """The fingerprint that `.venv` was finished with; empty strings when it was not."""
     try:
-        return STAMP.read_text(encoding="utf-8") == wanted and (VENV / "bin/python").exists()
+        sets, _, own = STAMP.read_text(encoding="utf-8").partition("\n")
     except OSError:
-        return False
+        return "", ""
+    return (sets, own) if (VENV / "bin/python").exists() else ("", "")
 
 
 @contextlib.contextmanager
@@ -313,8 +317,8 @@ def warm_up(work: Work) -> None:
             )
 
 
-def make(work: Work, wanted: str) -> None:
-    """All steps. The stamp comes last."""
+def make(work: Work) -> None:
+    """The environment without Baton itself."""
     if VENV.exists():
         if not MARK.exists():
             raise SetupError(
@@ -340,15 +344,31 @@ def make(work: Work, wanted: str) -> None:
     for name in UNUSED:
         for folder in VENV.glob(f"lib/python*/site-packages/{name}"):
             shutil.rmtree(folder)
+    say(f"{work.elapsed()}  first import of vLLM and Ray Serve")
+    warm_up(work)
+
+
+def install_baton(work: Work) -> None:
+    """Editable, and without a download: setuptools is one of the pinned packages."""
     say(f"{work.elapsed()}  Baton, editable")
     status, lines = work.run(
         *PIP_INSTALL[:4], "--no-deps", "--no-index", "--no-build-isolation", "-q", "-e", "."
     )
     if status != 0:
         pip_failed(lines, "Baton itself")
-    say(f"{work.elapsed()}  first import of vLLM and Ray Serve")
-    warm_up(work)
-    STAMP.write_text(wanted)
+
+
+def bring_up_to_date(wanted: tuple[str, str], lock: int) -> None:
+    """Do what is missing. The stamp comes last."""
+    have = stamped()
+    if have == wanted:
+        return
+    work = Work(lock)
+    if have[0] != wanted[0]:
+        check_machine()
+        make(work)
+    install_baton(work)
+    STAMP.write_text("\n".join(wanted), encoding="utf-8")
     say(f"{work.elapsed()}  .venv is ready")
 
 
@@ -356,12 +376,12 @@ def main() -> int:
     """Exit status: 0 ready, 3 the machine is unfit or a step failed, 130 interrupted."""
     try:
         wanted = fingerprint()
-        if is_complete(wanted):
+        if stamped() == wanted:
             return 0
-        check_machine()
+        if sys.version_info[:2] != (3, 11):
+            check_machine()  # raises; there is no lock to wait for
         with locked() as lock:
-            if not is_complete(wanted):
-                make(Work(lock), wanted)
+            bring_up_to_date(wanted, lock)
     except SetupError as error:
         say(f"error: {error}\n\nhint: {error.cure}")
         return 3
