@@ -103,7 +103,12 @@ def _break(seen: Story, base: str, model: Path) -> None:
 
 
 def _update(seen: Story, base: str, model: Path) -> None:
-    large = seen.baton.write(app(model, replicas=9, port=seen.baton.port), "large.yaml")
+    config = app(model, port=seen.baton.port)
+    for role in ("prefill_config", "decode_config"):
+        config["applications"][0]["args"][role]["placement_group_config"] = {
+            "bundles": [{"CPU": 64}]
+        }
+    large = seen.baton.write(config, "large.yaml")
     seen.too_large = seen.baton.run("up", str(large))
     file = seen.baton.write(app(model, tp=2, route_prefix="/team/v1", port=seen.baton.port))
     seen.update = seen.baton.run("up", str(file))
