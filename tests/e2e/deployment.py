@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import yaml
 
-from baton.deploy.processes import MARKER, free_port
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from baton.deploy.processes import free_port, members
 
 MODEL_ID = "tiny"
 CPU_ENV = {
@@ -137,18 +137,19 @@ class Baton:
         return httpx.post(f"{base}/v1/completions", json=body, headers=headers, timeout=120)
 
 
-def belonging_to(state_folder: Path) -> list[str]:
-    """Every live process that a command with this state folder has started and that still runs."""
+def belonging_to(folders: set[str]) -> list[str]:
+    """Every live process that has to do with one of these deployment folders."""
     found = []
-    for process in psutil.process_iter():
-        try:
-            environment = process.environ()
-            own = environment.get("BATON_STATE_DIR") == str(state_folder)
-            if own and MARKER in environment and process.status() != psutil.STATUS_ZOMBIE:
+    for folder in folders:
+        for process in members("none", folder):
+            with contextlib.suppress(psutil.Error):
                 found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
-        except psutil.Error:
-            continue
     return found
+
+
+def deployment_folders() -> set[str]:
+    """Folders of deployments that are on this machine now."""
+    return {str(path) for path in Path(tempfile.gettempdir()).glob("bt-*")}
 
 
 def wait_for(what: str, check: Any, *, seconds: float) -> Any:

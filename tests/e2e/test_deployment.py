@@ -18,7 +18,14 @@ import psutil
 import pytest
 
 from baton.demo.tiny_model import make_tiny_model
-from tests.e2e.deployment import PROMPT, Baton, app, belonging_to, wait_for
+from tests.e2e.deployment import (
+    PROMPT,
+    Baton,
+    app,
+    belonging_to,
+    deployment_folders,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,9 +71,11 @@ def story(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Sto
     baton = Baton(tmp_path_factory.mktemp("baton"))
     seen = Story(baton)
     base = f"http://127.0.0.1:{baton.port}"
+    before, mine = deployment_folders(), set[str]()
     try:
         file = baton.write(app(model, replicas=2, port=baton.port))
         seen.up = baton.run("up", str(file))
+        mine = deployment_folders() - before
         assert seen.up.returncode == 0, seen.up.stderr
         seen.status = baton.status()
         _ask(seen, base)
@@ -74,7 +83,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Sto
         _update(seen, base, model)
     finally:
         seen.down = baton.run("down")
-        seen.left_running = belonging_to(baton.folder / "state")
+        seen.left_running = belonging_to(mine)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             seen.port_is_free = probe.connect_ex(("127.0.0.1", baton.port)) != 0
@@ -231,12 +240,14 @@ def test_ctrl_c_during_up_leaves_nothing_running(tmp_path: Path, model: Path) ->
     """Interrupted while engines start, which is where a person loses patience."""
     baton = Baton(tmp_path)
     file = baton.write(app(model, port=baton.port))
+    before = deployment_folders()
     process = baton.start("up", str(file))
-    wait_for("Ray to run", lambda: belonging_to(tmp_path / "state"), seconds=120)
+    mine = wait_for("a folder", lambda: deployment_folders() - before, seconds=120)
+    wait_for("Ray to run", lambda: len(belonging_to(mine)) > 3, seconds=120)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert belonging_to(tmp_path / "state") == []
+    assert belonging_to(mine) == []
     assert list((tmp_path / "state").glob("*.json")) == []
 
 
@@ -247,13 +258,14 @@ def test_an_engine_that_dies_while_it_starts_is_explained(tmp_path: Path, model:
     (broken / "model.safetensors").write_bytes(b"not a checkpoint")
     baton = Baton(tmp_path)
     file = baton.write(app(broken, port=baton.port))
+    before = deployment_folders()
     failed = baton.run("up", str(file))
     assert failed.returncode not in (0, 130), failed.stderr
     line = next(line for line in failed.stderr.splitlines() if line.startswith("error:"))
     assert "did not start" in line
     assert "afetensor" in line or "header" in line.lower(), line
     assert ".log)" in line
-    assert belonging_to(tmp_path / "state") == []
+    assert deployment_folders() <= before
 
 
 def test_a_prompt_is_long_enough_to_fill_blocks() -> None:

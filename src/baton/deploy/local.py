@@ -269,10 +269,10 @@ def _alive(deployment: state.Deployment | None) -> state.Deployment | None:
         return None
     if deployment.ray_pid is None:
         return deployment
-    own = members(deployment.marker)
+    own = members(deployment.marker, deployment.folder)
     if any(process.pid == deployment.ray_pid for process in own):
         return deployment
-    end_all(deployment.marker)
+    end_all(deployment.marker, folder=deployment.folder)
     state.forget(deployment.name)
     return None
 
@@ -293,7 +293,7 @@ def down(name: str | None) -> state.Deployment:
         if deployment.ray_pid is None:
             _leave_cluster(deployment.ray_address, deployment.apps)
         else:
-            end_all(deployment.marker, first_pid=deployment.ray_pid)
+            end_all(deployment.marker, first_pid=deployment.ray_pid, folder=deployment.folder)
             if deployment.folder:
                 shutil.rmtree(deployment.folder, ignore_errors=True)
             port = int(deployment.endpoint.split("/", 3)[2].rpartition(":")[2])

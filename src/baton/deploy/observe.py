@@ -29,7 +29,7 @@ class DeploymentView:
 
 def look(deployment: state.Deployment, *, api_key: str | None = None) -> DeploymentView:
     """Ask a deployment how it is; never raises for a deployment that does not answer."""
-    if deployment.ray_pid is not None and not members(deployment.marker):
+    if deployment.ray_pid is not None and not members(deployment.marker, deployment.folder):
         return DeploymentView(deployment, "gone: its processes have ended; `baton down` clears it")
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:

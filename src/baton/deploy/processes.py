@@ -2,7 +2,9 @@
 
 Each process that a deployment starts inherits `BATON_DEPLOYMENT` in its environment: Ray's
 daemons, its workers, the engines' own children, the edge. Process groups and parents change along
-the way; the environment does not.
+the way; the environment does not, but a process that sets its title (Ray's and vLLM's do, with
+setproctitle) writes over the place where Linux shows it. Those are known by the deployment's
+folder: their output goes to files in it.
 """
 
 from __future__ import annotations
@@ -17,19 +19,39 @@ import psutil
 MARKER = "BATON_DEPLOYMENT"
 
 
-def members(marker: str) -> list[psutil.Process]:
-    """All live processes of this user whose environment carries the marker."""
+def members(marker: str, folder: str = "") -> list[psutil.Process]:
+    """All live processes of a deployment that this user may see.
+
+    Args:
+        marker: the deployment's mark.
+        folder: the deployment's own folder; an empty string looks at the mark alone.
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            if process.environ().get(MARKER) == marker:
+            if _is_marked(process, marker) or (folder and _uses(process, folder)):
                 found.append(process)
     return found
 
 
-def end_all(marker: str, *, first_pid: int | None = None, patience_s: float = 10.0) -> int:
+def _is_marked(process: psutil.Process, marker: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.environ().get(MARKER) == marker)
+    return False
+
+
+def _uses(process: psutil.Process, folder: str) -> bool:
+    inside = folder.rstrip("/") + "/"
+    if any(inside in argument for argument in process.cmdline()):
+        return True
+    return any(file.path.startswith(inside) for file in process.open_files())
+
+
+def end_all(
+    marker: str, *, first_pid: int | None = None, folder: str = "", patience_s: float = 10.0
+) -> int:
     """End every process of a deployment; returns how many had to be killed.
 
     The head goes first, by SIGTERM, because Ray's head ends its own daemons in order. What is left
@@ -38,15 +60,18 @@ def end_all(marker: str, *, first_pid: int | None = None, patience_s: float = 10
     Args:
         marker: the deployment's mark.
         first_pid: the Ray head.
+        folder: the deployment's own folder.
         patience_s: how long SIGTERM may take.
     """
-    own = {process.pid: process for process in members(marker)}
-    if first_pid in own:
-        head = own[first_pid]
+    known = {process.pid: process for process in members(marker, folder)}
+    head = known.get(first_pid or 0)
+    if head is not None:
         with contextlib.suppress(psutil.Error):
+            for child in head.children(recursive=True):
+                known.setdefault(child.pid, child)
             head.terminate()
             head.wait(timeout=patience_s)
-    left = members(marker)
+    left = [process for process in known.values() if process.is_running()]
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.terminate()
@@ -54,7 +79,8 @@ def end_all(marker: str, *, first_pid: int | None = None, patience_s: float = 10
     killed = 0
     # A process may fork while it is being ended, so look again until nobody is there.
     for _ in range(50):
-        left = members(marker)
+        left = members(marker, folder)
+        left += [one for one in known.values() if _lives(one) and one not in left]
         if not left:
             break
         for process in left:
@@ -63,6 +89,12 @@ def end_all(marker: str, *, first_pid: int | None = None, patience_s: float = 10
                 killed += 1
         psutil.wait_procs(left, timeout=1.0)
     return killed
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -48,7 +48,7 @@ class RayHead:
 
     def stop(self) -> None:
         """End it and every process that it started."""
-        end_all(self.marker, first_pid=self.pid)
+        end_all(self.marker, first_pid=self.pid, folder=str(self.folder))
 
 
 def client_environment(auth_token: str | None) -> dict[str, str]:

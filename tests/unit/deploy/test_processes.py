@@ -8,8 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from baton.deploy.processes import MARKER, end_all, free_port, members, port_owner
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Ignores SIGTERM and has a child in a session of its own, as engines do.
 STUBBORN = (
@@ -52,6 +56,40 @@ def test_every_member_ends_and_a_bystander_lives() -> None:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+
+
+def test_a_member_that_hides_its_environment_is_known_by_the_folder(tmp_path: Path) -> None:
+    """As Ray's and vLLM's processes do when they set their title; its output is in the folder."""
+    mine = secrets.token_hex(8)
+    log = tmp_path / "worker.out"
+    with log.open("wb") as output:
+        hidden = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)"],
+            env={}, stdout=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert members(mine) == []
+        assert [one.pid for one in members(mine, str(tmp_path))] == [hidden.pid]
+        end_all(mine, folder=str(tmp_path), patience_s=0.3)
+        assert members(mine, str(tmp_path)) == []
+    finally:
+        hidden.kill()
+        hidden.wait()
+
+
+def test_a_folder_with_a_longer_name_is_another_folder(tmp_path: Path) -> None:
+    """`/tmp/bt-a` is not `/tmp/bt-ab`."""
+    other = tmp_path / "bt-ab"
+    other.mkdir()
+    with (other / "out").open("wb") as output:
+        bystander = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)"], env={}, stdout=output
+        )
+    try:
+        assert members(secrets.token_hex(8), str(tmp_path / "bt-a")) == []
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 def test_ending_nothing_is_no_error() -> None:

@@ -176,10 +176,14 @@ def test_a_manifest_beside_others_is_found() -> None:
     other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n---\n"
     file = loaded(other + MANIFEST, X="baton:build_pd_openai_app")
     assert file.faults == ()
-    assert file.place(("applications", 0, "name")).line == line_of(other + MANIFEST, "name: qwen", 2)
+    assert file.place(("applications", 0, "name")).line == line_of(
+        other + MANIFEST, "name: qwen", 2
+    )
 
 
-@pytest.mark.parametrize("inner", ["", "  serveConfigV2: {applications: []}\n", "  serveConfigV2:\n"])
+@pytest.mark.parametrize(
+    "inner", ["", "  serveConfigV2: {applications: []}\n", "  serveConfigV2:\n"]
+)
 def test_a_manifest_without_text_in_serveconfigv2_is_refused(inner: str) -> None:
     """KubeRay wants text there."""
     text = f"apiVersion: ray.io/v1\nkind: RayService\nspec:\n  rayClusterConfig: {{}}\n{inner}"
