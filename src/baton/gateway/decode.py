@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from baton.spec.lease import EngineLease
 
 # vLLM 0.29 `create_streaming_error_response`; its Anthropic and Responses streams name the event.
-_ERROR_EVENT = re.compile(
-    rb"(?:^|\n)(?:data: (\{\"error\": ?\{.*)|event: (?:error|response\.failed)\n)"
-)
+_ERROR_EVENT = re.compile(rb"(?:^|\n)(?:data: (\{\"error\": ?\{.*)|event: error\n)")
 _EVENT_END = b"\n\n"
 _EMPTY_CHOICES = b'"choices":[]'
 
@@ -169,15 +167,25 @@ def _has_finished(held: bytes, route: Route) -> bool:
     return route.finish_mark is None or route.finish_mark in held
 
 
-def error_in(held: bytes) -> int | None:
-    """The status inside an error event among the first events, or None."""
-    match = _ERROR_EVENT.search(held)
+def find_error(events: bytes) -> tuple[int, int] | None:
+    """Where an engine's error event begins among whole events, and the status inside it."""
+    # Two plain searches: this is asked about every chunk of a stream.
+    if b'data: {"error"' not in events and b"event: error\n" not in events:
+        return None
+    match = _ERROR_EVENT.search(events)
     if match is None:
         return None
+    at = match.start() + (events[match.start() : match.start() + 1] == b"\n")
     if match.group(1) is None:
-        return 500
+        return at, 500
     try:
         code = msgspec.json.decode(match.group(1))["error"]["code"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        return 500
-    return code if isinstance(code, int) else 500
+        return at, 500
+    return at, code if isinstance(code, int) else 500
+
+
+def error_in(events: bytes) -> int | None:
+    """The status inside an error event among these events, or None."""
+    found = find_error(events)
+    return None if found is None else found[1]

@@ -39,7 +39,7 @@ FOR_PREFILL: dict[str, Any] = {
 RELEASE_TIMEOUT_S = 5.0
 ABORT_SETTLES_S = 0.5
 """How long after a decode leg was closed its abort has surely reached the engine's core."""
-PATIENCE_S = 2.0
+PATIENCE_S = 10.0
 IMPATIENCE_S = 0.25
 """How long a prefill leg that nobody waits for may still answer, so that its KV can be released.
 
@@ -53,7 +53,7 @@ closed soon, so that a storm of hang-ups does not keep prefill busy for nobody.
 ONE_STEP_BYTES = 32 * 1024
 """A body smaller than this is prefilled in one step: 8,192 tokens (vLLM's usual
 max_num_batched_tokens) of four bytes."""
-_PATIENT_LEGS = 4
+_PATIENT_LEGS = 8
 _MAX_PENDING = 1000
 _RELEASE_ENGINES = 2
 
@@ -185,6 +185,8 @@ class Releases:
                 await asyncio.wait({leg}, timeout=RELEASE_TIMEOUT_S)
         finally:
             self._given_up[engine] -= 1
+            leg.cancel()  # when we are cancelled ourselves, as the gateway ends
+            leg.add_done_callback(_look_away)
         if leg.cancelled() or not leg.done() or leg.exception() is not None:
             return
         await self._release(leg.result(), None, 0.0)
@@ -232,6 +234,12 @@ class Releases:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _look_away(leg: asyncio.Task[Offer]) -> None:
+    """Nobody waits for how it failed; asyncio would complain that nobody asked."""
+    if not leg.cancelled():
+        leg.exception()
 
 
 NO_SUCH_MODEL = "baton-kv-release"

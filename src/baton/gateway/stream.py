@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from baton.errors import BrokenStream, LegFailed
+from baton.gateway.decode import find_error
 from baton.gateway.openai_errors import stream_event
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ async def relay(
         async with asyncio.timeout(idle_s) as silence:
             while chunk:
                 events = whole.feed(chunk)
+                await _stop_at_error(events, caller, answer)
                 if events:
                     ended = last_event is None or events.endswith(last_event)
                     if ended and last_words is not None and last_event is not None:
@@ -107,6 +109,16 @@ async def relay(
         await caller.body(last_words(), more=True)
     await caller.body(b"", more=False)
     return ended_at
+
+
+async def _stop_at_error(events: bytes, caller: Caller, answer: DecodeAnswer) -> None:
+    """Send what comes before an engine's error event; the event itself is ours to write."""
+    error = find_error(events)
+    if error is None or error[1] < 500:  # noqa: PLR2004
+        return
+    if error[0]:
+        await caller.body(events[: error[0]], more=True)
+    raise LegFailed("error_event", answer.engine.replica_id)
 
 
 async def _broken(caller: Caller, route: Route, why: str) -> BrokenStream:

@@ -43,6 +43,8 @@ class Behave:
     """Streamed: 200, perhaps a role and the usage, then [DONE]: vLLM when a KV load fails."""
     error_first: bool = False
     """Streamed: 200, then vLLM's error event and [DONE]."""
+    error_after: int | None = None
+    """Streamed: vLLM's error event and [DONE] after so many tokens, as when its core dies."""
     hang_after: int | None = None
     split: int = 0
     """Streamed: write in pieces of so many bytes."""
@@ -198,8 +200,7 @@ class FakeEngine:
         if request.path == "/v1/messages":
             last = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
         if behave.error_first:
-            error = {"error": {"message": "Internal server error", "type": "x", "code": 500}}
-            await write(b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n")
+            await write(ENGINE_ERROR)
             return response
         if params and not behave.no_answer:
             self._free(params)
@@ -218,6 +219,9 @@ class FakeEngine:
                 await asyncio.sleep(0.01)
                 request.transport.abort()
                 return response
+            if behave.error_after == n:
+                await write(b'data: {"text": "last "}\n\n' + ENGINE_ERROR)
+                return response
             if behave.hang_after == n:
                 await asyncio.sleep(3600)
             await write(f'data: {{"engine": "{self.name}", "text": "t{n} "}}\n\n'.encode())
@@ -227,6 +231,12 @@ class FakeEngine:
         if not behave.end_early:
             await write(last)
         return response
+
+
+ENGINE_ERROR = (
+    b'data: {"error": {"message": "EngineCore encountered an issue.", "type": "x", "code": 500}}'
+    b"\n\ndata: [DONE]\n\n"
+)
 
 
 def _error(status: int, message: str) -> web.Response:

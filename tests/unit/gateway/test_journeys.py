@@ -258,6 +258,19 @@ async def test_a_stream_that_dies_in_the_middle_ends_with_an_error_event(half):
         assert b"baton_broken_streams_total 1.0" in metrics
 
 
+async def test_an_engine_that_reports_its_own_death_in_mid_stream_counts_as_broken():
+    """vLLM ends such a stream with an error event and [DONE], as if all were well."""
+    async with stack() as s:
+        s.decode[0].always = Behave(error_after=2)
+        raw, _ = await s.stream()
+        *_, tokens, last, _ = raw.split(b"\n\n")
+        assert b'"last "' in tokens
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
+        assert b"EngineCore" not in raw
+        (line,) = json.loads((await s.get("/baton/requests"))[1])["requests"]
+        assert line["outcome"] == "broken"
+
+
 async def test_a_stream_without_its_last_event_is_not_complete():
     """A body that ends properly is not enough."""
     async with stack() as s:
@@ -324,6 +337,7 @@ async def test_a_storm_of_hang_ups_does_not_keep_prefill_busy(monkeypatch):
     """A few legs are let finish; the others are closed soon."""
     monkeypatch.setattr(handoff, "PATIENCE_S", 60)
     monkeypatch.setattr(handoff, "IMPATIENCE_S", 0.01)
+    monkeypatch.setattr(handoff, "_PATIENT_LEGS", 4)
     async with stack() as s:
         gate = s.prefill[0].gate = asyncio.Event()
         storm = [

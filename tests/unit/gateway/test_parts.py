@@ -241,7 +241,6 @@ def test_a_release_is_a_request_that_no_engine_takes():
         (b'data: {"error": {"message": "x", "code": 500}}\n\n', 500),
         (b'data: {"a": 1}\n\ndata: {"error": {"message": "x", "code": 400}}\n\n', 400),
         (b'event: error\ndata: {"type": "error"}\n\n', 500),
-        (b"event: response.failed\ndata: {}\n\n", 500),
         (b'data: {"text": "data: {\\"error\\": {"}\n\n', None),
         (b"data: hello\n\n", None),
     ],
