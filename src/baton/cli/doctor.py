@@ -58,7 +58,7 @@ def _demand(file: str | None, on: str | None) -> Demand:
     if on is not None:
         from baton.spec.adapt import adapt
 
-        checked, _ = adapt(checked, on=on)
+        checked, _ = adapt(checked, on=on, starting=False)
     return demand_of(checked)
 
 

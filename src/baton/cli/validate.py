@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from baton.cli.ask_vllm import judged
 from baton.cli.faults import as_json, changes_text, github_lines, summary, text_of
 from baton.errors import ConfigRefused
 from baton.spec.check import Report, examine
@@ -110,7 +111,7 @@ def examined(name: str, wish: Wish) -> Outcome:
     if wish.write:
         loaded, diff = _fixed(name, loaded)
     here = wish.machine if loaded.kind != "rayservice" and wish.on is None else None
-    report = examine(loaded, on=wish.on, machine=here, online=wish.online)
+    report = judged(examine(loaded, on=wish.on, machine=here, online=wish.online))
     outcome = Outcome(report, diff=diff)
     if wish.on is not None and report.checked is not None:
         _adapt(outcome, wish)
@@ -127,7 +128,10 @@ def _adapt(outcome: Outcome, wish: Wish) -> None:
         return
     try:
         adapted, changes = adapt(
-            report.checked, machine=wish.machine, replacement_model=DEMO_MODEL.expanduser()
+            report.checked,
+            machine=wish.machine,
+            replacement_model=DEMO_MODEL.expanduser(),
+            starting=False,
         )
     except ConfigRefused as refused:
         faults = (*report.faults, *(f for f in refused.faults if f.severity == "error"))

@@ -74,6 +74,7 @@ def adapt(
     on: str = "cpu",
     machine: Machine | None = None,
     replacement_model: FilePath | None = None,
+    starting: bool = True,
 ) -> tuple[CheckedFile, list[Change]]:
     """Fits every P/D application of a file to this machine.
 
@@ -83,6 +84,7 @@ def adapt(
         machine: The machine it will run on; this one when left out.
         replacement_model: The folder of the model that answers when the one asked for is not on
             this machine or does not fit; without it the model is kept.
+        starting: As in `examine`.
 
     Returns:
         The adapted file, and the changes that made it so (also in `.changes`).
@@ -106,7 +108,7 @@ def adapt(
         changes.extend(_change(checked, step, base) for step in steps)
     # The adapted file goes through every rule once more, now against this machine.
     loaded = replace(checked.source, document=document, faults=())
-    outcome = examine(loaded, machine=machine, starting=True)
+    outcome = examine(loaded, machine=machine, starting=starting)
     if outcome.checked is None:
         raise refusal(outcome.faults)
     result = replace(

@@ -35,6 +35,11 @@ def _read(name: str) -> dict[str, Any]:
     return data
 
 
+def takes_null(entry: dict[str, Any]) -> bool:
+    """Whether a field may be written as `null` because that is its default."""
+    return entry["default"] is None and not entry.get("required") and not entry.get("made")
+
+
 def engine_args() -> Fields:
     """What `AsyncEngineArgs` of vLLM takes."""
     fields: Fields = vllm()["engine_args"]

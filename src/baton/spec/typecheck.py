@@ -86,7 +86,7 @@ def check_fields(fields: Fields, value: dict[Any, Any], path: Path, name: str) -
             if name not in OPEN_OBJECTS:
                 yield unknown_key(key, list(fields), (*path, key), name)
             continue
-        if item is None and entry.get("default") is None and not entry.get("required"):
+        if item is None and catalog.takes_null(entry):
             continue
         yield from check_value(entry["type"], item, (*path, key))
 

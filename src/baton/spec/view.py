@@ -105,8 +105,8 @@ class RoleView:
         return (*self.path, "runtime_env", "env_vars", name)
 
     def size(self, name: str) -> int:
-        """A parallel size of the engine, 1 when left out."""
-        return whole(self.engine.get(name), 1)
+        """A parallel size of the engine, 1 when left out (or wrong, which is said elsewhere)."""
+        return max(whole(self.engine.get(name), 1), 1)
 
     @property
     def tp(self) -> int:

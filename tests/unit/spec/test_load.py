@@ -193,8 +193,7 @@ def test_a_manifest_without_text_in_serveconfigv2_is_refused(inner: str) -> None
 _SCALARS = st.one_of(
     st.text("0123456789abcdefoxOXE+-_.:~ynYN", max_size=8),
     st.sampled_from(
-        "yes No on OFF true ~ null 0x1F 0b11 017 0o17 1_000 1:30 1e9 1.5e+3 .5 .inf -.INF .nan "
-        "2024-01-02 12:30:45.5 +1 -0 08 1. 190:20:30 = << y n".split()
+        ["yes", "No", "on", "OFF", "true", "~", "null", "0x1F", "0b11", "017", "0o17", "1_000", "1:30", "1e9", "1.5e+3", ".5", ".inf", "-.INF", ".nan", "2024-01-02", "12:30:45.5", "+1", "-0", "08", "1.", "190:20:30", "=", "<<", "y", "n"]
     ),
 )
 

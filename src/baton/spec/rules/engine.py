@@ -48,3 +48,34 @@ def _is_class_path(value: object) -> bool:
         return False
     parts = value.replace(":", ".").split(".")
     return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+# Arguments that vLLM checks against each other, against the model or against the platform, in ways
+# that no list of names and types can hold. Found by comparing this check with the real classes for
+# every argument (`tests/integration/test_spec_against_sources.py` holds it there).
+JUDGED_BY_VLLM = frozenset(
+    {
+        "batch_invariant",
+    }
+)
+
+
+@rule("BTN-107", "note", "an argument that only vLLM itself can judge")
+def judged_by_vllm(app: AppView) -> Iterator[Finding]:
+    """Some arguments are checked against others, the model or the platform when an engine is built.
+
+    `baton validate` and `baton up` ask the installed vLLM about them, when it is one for the
+    hardware that the file is for and the model is on this machine; that takes some seconds. What
+    vLLM then refuses is an error of this rule.
+
+    Source: vLLM 0.29 `vllm/engine/arg_utils.py`, `create_engine_config`, and the validators of
+    `vllm/config/*.py`.
+    """
+    for role in app.roles:
+        for key in role.engine:
+            if key in JUDGED_BY_VLLM and role.engine[key] is not None:
+                yield Finding(
+                    role.engine_at(key),
+                    f"`{key}` is judged by vLLM itself, when it is asked or when the engine starts",
+                    found=shown(role.engine[key]),
+                )

@@ -151,13 +151,23 @@ def engine_values(app: AppView) -> Iterator[Finding]:
     """
     known = catalog.engine_kwargs()
     for role in app.roles:
+        if role.engine.get("max_model_len") == 0:
+            # vLLM 0.29 `ModelConfig`: "max_model_len must be a positive integer"
+            yield Finding(
+                role.engine_at("max_model_len"),
+                "`max_model_len` must be positive, or -1 for the largest that fits",
+                found="0",
+                allowed="1 or more, or -1",
+                cure="remove it, or set a number of tokens",
+                at_value=True,
+            )
         if "engine_kwargs" in role.config and not isinstance(role.config["engine_kwargs"], dict):
             yield wrong_type(
                 {"dict": "any"}, role.config["engine_kwargs"], role.at("engine_kwargs")
             )
         for key, value in role.engine.items():
             entry = known.get(key) if isinstance(key, str) else None
-            if entry is None or (value is None and entry["default"] is None):
+            if entry is None or (value is None and catalog.takes_null(entry)):
                 continue
             yield from check_value(_with_registry(key, entry), value, role.engine_at(key))
 
