@@ -1,9 +1,9 @@
 """Make `.venv` from the pinned sets in `requirements/`, with nothing but Python's own library.
 
-Called by `make`. Four steps, each timed: an empty environment, torch's CPU build, everything else
-(exact versions, every file checked against its sha256, no dependency resolution), Baton itself;
-then one import of the engine and of Ray Serve, which proves that the environment works and leaves
-their bytecode on disk.
+Called by `make`. Its steps, each timed: an empty environment; torch's CPU build; everything else
+(exact versions, every file checked against its sha256, no dependency resolution); one import of
+the engine and of Ray Serve, which proves that the environment works and leaves their bytecode on
+disk; Baton itself.
 
 A finished environment carries a stamp with the hash of what it was made from. While the stamp
 fits, this script returns at once; if it does not, or is missing because a run was cut short, the
@@ -367,6 +367,7 @@ def bring_up_to_date(wanted: tuple[str, str], lock: int) -> None:
     if have[0] != wanted[0]:
         check_machine()
         make(work)
+        STAMP.write_text(f"{wanted[0]}\n", encoding="utf-8")
     install_baton(work)
     STAMP.write_text("\n".join(wanted), encoding="utf-8")
     say(f"{work.elapsed()}  .venv is ready")
