@@ -69,7 +69,7 @@ class Recorder:
             # vLLM resolves these by member name in any case: `AttentionConfig.validate_backend`.
             names = [m.name for m in hint] + [m.name.lower() for m in hint]
             values = [m.value for m in hint if isinstance(m.value, str) and "." not in m.value]
-            return {"choice": sorted({*names, *values, "auto"})}
+            return {"choice": sorted({*names, *values, "auto"} - {""})}
         if issubclass(hint, enum.Enum):
             return {"choice": [m.value for m in hint]}
         if hasattr(hint, "model_fields"):

@@ -278,7 +278,7 @@ def _retyped(kind: Any, value: Any, path: Path) -> Iterator[Slip]:
                 Edit("set", path, value=new),
             )
             return
-    lists = [p for p in parts if isinstance(p, dict) and "list" in p]
+    lists = [p for p in parts if isinstance(p, dict) and p.get("list", "any") != "any"]
     wrong = value is not None and not isinstance(value, list)
     if lists and wrong and not fits(kind, value) and fits(lists[0]["list"], value):
         yield from _listed(value, path)

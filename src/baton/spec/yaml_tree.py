@@ -19,7 +19,7 @@ from ruamel.yaml.reader import ReaderError
 from baton.spec.faults import Path, Spot, dotted
 from baton.spec.scalars import resolve, to_float, to_int
 
-MAX_NODES = 100_000
+MAX_NODES = 20_000
 """More values than this after aliases are expanded is no config (an alias bomb has billions)."""
 MAX_DEPTH = 60
 _TAG = "tag:yaml.org,2002:"

@@ -87,7 +87,8 @@ def test_a_good_machine_is_ok_in_every_line() -> None:
         ({"available_bytes": None}, Demand(), "memory", "warn", "meminfo"),
         ({"ports": {8000: "python (pid 7)"}}, Demand(), "port 8000", "fail", "http_options"),
         ({"ports": {6379: "gcs_server (pid 7)"}}, Demand(), "port 6379", "warn", "--address"),
-        ({"free_in_ranges": {"engines": (1, 9, 1)}}, Demand(), "ports for engines", "fail", "range"),
+        ({"free_in_ranges": {"engines": (1, 9, 1)}}, Demand(), "ports for engines", "fail",
+         "range"),
     ],
 )  # fmt: skip
 def test_each_trouble_has_its_line_and_cure(

@@ -115,9 +115,8 @@ def _engine_argument(document: Any, rng: random.Random) -> None:
     if engines:
         known = catalog.engine_kwargs()
         key = rng.choice(list(known))
-        value = rng.choice(
-            (known[key]["default"], rng.choice(_WORDS), _of_type(known[key]["type"], rng))
-        )
+        fitting = _of_type(known[key]["type"], rng)
+        value = rng.choice((known[key]["default"], rng.choice(_WORDS), fitting))
         rng.choice(engines)[key] = copy.deepcopy(value)
 
 
@@ -200,9 +199,8 @@ def mutate_text(text: str, rng: random.Random) -> str:
         elif kind == 6:
             lines = lines[:at]
         elif kind == 7:
-            lines[at] = lines[at].replace(
-                ": ", rng.choice((":", " = ", ":  &a ", ": *a ", ": !t ")), 1
-            )
+            other = rng.choice((":", " = ", ":  &a ", ": *a ", ": !t "))
+            lines[at] = lines[at].replace(": ", other, 1)
         else:
             lines = [line.lstrip(" ") for line in lines]
         text = "".join(lines)

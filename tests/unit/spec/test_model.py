@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -160,8 +161,7 @@ def budget(text: str, model: ModelFacts, machine: Machine, **engine: Any) -> Any
 
 def test_a_gpu_budget_is_the_share_of_its_memory_less_the_weights() -> None:
     """And KV and weights are split over the TP workers."""
-    llama = ModelFacts("x", layers=32, attention_heads=32, kv_heads=8, head_dim=128,
-                       dtype="bfloat16", weights_bytes=16 * GIB, max_position_embeddings=131072)  # fmt: skip
+    llama = replace(facts(LLAMA), weights_bytes=16 * GIB, max_position_embeddings=131072)
     found = budget(BASE, llama, GPU_BOX, tensor_parallel_size=2, max_num_seqs=16)
     assert found.weights_bytes == 8 * GIB
     assert found.kv_room_bytes == int(80 * GIB * 0.9) - 8 * GIB

@@ -89,7 +89,8 @@ def test_a_published_example_is_put_right_but_for_what_is_gone() -> None:
     assert error.rule_id == "BTN-160"
     assert error.line == line_of(PUBLISHED, "proxy_deployment_config")
     assert error.cure is not None
-    rest = report(PUBLISHED.split("      proxy_deployment", maxsplit=1)[0] + PUBLISHED.split("1}\n")[1])
+    head, tail = PUBLISHED.split("      proxy_deployment_config:\n", maxsplit=1)
+    rest = report(head + tail.split("\n", maxsplit=1)[1])
     assert rest.errors == ()
     assert set(rules_of(rest, "warning")) == {"BTN-110"}
 

@@ -52,7 +52,7 @@ describe(
     A few lines of aliases can stand for billions of values, and an alias can contain itself.
     Ordinary anchors and `<<` are fine.
 
-    Source: Baton's own limit, 100,000 values.
+    Source: Baton's own limit, 20,000 values.
 """,
 )
 describe(

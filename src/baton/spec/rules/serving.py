@@ -322,7 +322,7 @@ def log_stats(app: AppView) -> Iterator[Finding]:
     Source: ray 2.60 `llm_config.py`, `_check_log_stats_with_metrics`.
     """
     for role in app.roles:
-        if role.engine.get("disable_log_stats") is not True:
+        if not role.engine.get("disable_log_stats"):
             continue
         if role.config.get("log_engine_metrics", True) or not app.is_rays:
             yield Finding(

@@ -1,0 +1,84 @@
+"""The check against the real classes of the installed vLLM and Ray.
+
+`baton validate` imports neither, so something has to hold its snapshot and its rules to what they
+really do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton.demo.tiny_model import make_tiny_model
+from baton.engine.arguments import Question, ask, can_judge
+
+pytest.importorskip("vllm")
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_the_snapshot_is_that_of_the_installed_vllm_and_ray() -> None:
+    """A new version has to be looked at before its arguments are let through."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "snapshot_engine_args.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENV,
+    )
+    assert done.returncode == 0, done.stderr[-400:]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> dict[str, Any]:
+    """2,000 mutations of good files, judged by Baton and by the real classes in one process."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "integration" / "spec_oracle.py"), "2000", "7"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENV,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("outcome:")]
+    assert lines, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("outcome:"))
+    return found
+
+
+def test_the_good_files_are_good_for_ray_and_vllm_too(outcome: dict[str, Any]) -> None:
+    """Otherwise the comparison would compare nothing."""
+    assert outcome["good"] == [None, None, None]
+
+
+def test_no_mutation_ends_in_a_traceback(outcome: dict[str, Any]) -> None:
+    """A person's slip is answered with a fault."""
+    assert outcome["tracebacks"] == []
+
+
+def test_nothing_passes_that_ray_or_vllm_would_refuse(outcome: dict[str, Any]) -> None:
+    """Unless `baton validate` asks vLLM itself about it."""
+    assert outcome["missed"] == []
+    assert outcome["agreed"] > 100
+    assert outcome["refused"] > 500
+
+
+def test_vllm_is_asked_about_what_only_it_can_judge(tmp_path: Path) -> None:
+    """Its own message comes back, without pydantic's frame."""
+    model = str(make_tiny_model(tmp_path / "tiny"))
+    right = {"max_model_len": 256, "numa_bind": True, "numa_bind_nodes": [0]}
+    wrong = {"max_model_len": 256, "numa_bind_nodes": [0]}
+    questions = [Question("a", right, model, on_cpu=True), Question("b", wrong, model, on_cpu=True)]
+    if not can_judge(questions[0]):
+        pytest.skip("the vLLM that is installed is not for CPUs")
+    verdicts = {verdict.role: verdict.refusal for verdict in ask(questions)}
+    assert verdicts["b"] == "numa_bind_nodes and numa_bind_cpus require numa_bind=True."
+    assert verdicts["a"] is None or "numa" in verdicts["a"].lower()
