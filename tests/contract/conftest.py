@@ -105,6 +105,17 @@ async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10) 
         await asyncio.sleep(0.1)
 
 
+def http_client() -> httpx.AsyncClient:
+    """A client that keeps no connection open.
+
+    Servers close idle ones after a few seconds, and a request may meet that: where it cannot be
+    sent again, it fails. Tests are not about that.
+    """
+    return httpx.AsyncClient(
+        timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0)
+    )
+
+
 def simulated(role: str, **more: Any) -> SimulatedEngine:
     """A simulated engine with the limits of the real ones."""
     return SimulatedEngine(
@@ -124,7 +135,7 @@ def simulated(role: str, **more: Any) -> SimulatedEngine:
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     """The engines that a case runs on. Behind it, no KV may be held."""
     async with contextlib.AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=60, verify=False))
+        http = await stack.enter_async_context(http_client())
         if request.param == "real":
             real = request.getfixturevalue("real_pair")
             urls = real.prefill_url, real.decode_url

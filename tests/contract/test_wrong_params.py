@@ -7,7 +7,15 @@ import contextlib
 import httpx
 import pytest
 
-from tests.contract.conftest import KINDS, PREFILL_PARAMS, PROMPT, Pair, eventually, simulated
+from tests.contract.conftest import (
+    KINDS,
+    PREFILL_PARAMS,
+    PROMPT,
+    Pair,
+    eventually,
+    http_client,
+    simulated,
+)
 from tests.real_engines import MODEL_ID, EngineSpec, start_engines
 
 
@@ -15,7 +23,7 @@ from tests.real_engines import MODEL_ID, EngineSpec, start_engines
 async def doomed(request, tmp_path):
     """A pair whose decode engine may die."""
     async with contextlib.AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=60, verify=False))
+        http = await stack.enter_async_context(http_client())
         if request.param == "real":
             real = request.getfixturevalue("real_pair")
             specs = [EngineSpec("decode", "decode-doomed")]

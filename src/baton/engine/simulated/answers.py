@@ -38,8 +38,12 @@ def dumps(document: Any) -> bytes:
 
 
 def stream_error(message: str) -> bytes:
-    """The event that a stream ends with when the engine has failed the request."""
-    body = error_body(message, kind="InternalServerError", param=None, code=500)
+    """The events that a stream ends with when the engine has failed the request."""
+    return last_event(error_body(message, kind="InternalServerError", param=None, code=500))
+
+
+def last_event(body: bytes) -> bytes:
+    """An error's JSON as a stream's last word."""
     return b"data: " + body + b"\n\n" + DONE
 
 

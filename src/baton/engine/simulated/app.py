@@ -12,12 +12,13 @@ from baton.engine.simulated.answers import (
     ChatAnswer,
     CompletionAnswer,
     dumps,
+    last_event,
 )
 from baton.engine.simulated.faults import EXPIRE_LEASES, Faults, Plan
 from baton.engine.simulated.metrics import CONTENT_TYPE, exposition
 from baton.engine.simulated.prompts import chat_job, completion_job, detokenized, tokenized
 from baton.engine.simulated.requests import Refusal, error_body, read_json
-from baton.engine.simulated.writing import Line, Writing, send_answer, until_gone
+from baton.engine.simulated.writing import EVENTS, Line, Writing, send_answer, until_gone
 from baton.errors import ConfigRefused
 
 if TYPE_CHECKING:
@@ -211,7 +212,10 @@ class EngineApp:
             found = read_json(await _body(receive), _header(scope, b"content-type"))
             job, answer = understand(self._core, found, _header(scope, b"x-request-id") or None)
         except Refusal as refusal:
-            await send_answer(send, refusal.status, refusal.body)
+            if refusal.late and found.get("stream"):
+                await send_answer(send, 200, last_event(refusal.body), content_type=EVENTS)
+            else:
+                await send_answer(send, refusal.status, refusal.body)
             return
         writing = Writing(self._core, job, answer, plan, Line(scope, send, self._on_kill))
         self._loading += 1

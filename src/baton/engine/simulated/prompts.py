@@ -76,8 +76,9 @@ def chat_job(
         prompt = _encoded(text, wanted, name, settings)
         n = 1 if request.n is None else request.n
         sampling = _sampling(request, prompt, wanted, n, settings)
-    except Refusal:
-        reject(kv)
+    except Refusal as refusal:
+        if not (refusal.late and request.stream):
+            reject(kv)
         raise
     return Job(request, [prompt], [sampling], n, kv, numbered=False)
 
@@ -101,8 +102,9 @@ def completion_job(
         if request.echo and not wanted:
             wanted = 1  # only the prompt is wanted back; vLLM cannot write less than one token
         sampling = [_sampling(request, prompt, wanted, request.n, settings) for prompt in prompts]
-    except Refusal:
-        reject(kv)
+    except Refusal as refusal:
+        if not (refusal.late and request.stream):
+            reject(kv)
         raise
     return Job(request, prompts, sampling, request.n, kv, numbered=True)
 
@@ -164,6 +166,7 @@ def _check_completion(request: CompletionRequest) -> None:
             f"{_MAX_LOGPROBS}",
             param="logprobs",
             value=request.logprobs,
+            late=True,
         )
 
 
@@ -203,7 +206,7 @@ def _encoded(text: str, wanted: int | None, name: str, settings: EngineSettings)
 def _checked(tokens: list[int], wanted: int, settings: EngineSettings) -> list[int]:
     unknown = next((token for token in tokens if token >= VOCAB_SIZE), None)
     if unknown is not None:
-        raise Refusal(f"Token id {unknown} is out of vocabulary")
+        raise Refusal(f"Token id {unknown} is out of vocabulary", late=True)
     if not tokens:
         raise Refusal("The decoder prompt cannot be empty")
     if len(tokens) + wanted > settings.max_model_len:

@@ -26,7 +26,9 @@ _INTERNAL = re.compile(r"[\[\]{}()]|^(str|int|float|bool|list|dict|none)$")
 class Refusal(Exception):
     """A request that vLLM would refuse, with the answer that it would give.
 
-    vLLM writes `BadRequestError` where its own checks refuse, `Bad Request` where types do.
+    vLLM writes `BadRequestError` where its own checks refuse, `Bad Request` where types do. A
+    `late` one comes from the engine's door, when a stream has already been answered with 200: it
+    stands inside the stream then.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class Refusal(Exception):
         kind: str = "BadRequestError",
         param: str | None = None,
         value: object = None,
+        late: bool = False,
     ) -> None:
         if param is not None and kind == "BadRequestError":
             shown = "" if value is None else f", value={value}"
             message = f"{message} (parameter={param}{shown})"
         super().__init__(message)
         self.status = status
+        self.late = late
         self.body = error_body(message, kind=kind, param=param, code=status)
 
 
@@ -246,6 +250,9 @@ def check_before_types(found: dict[str, Any]) -> None:
         raise Refusal(
             "Stream options can only be defined when `stream=True`.", param="stream_options"
         )
+    if "messages" in found and found["messages"] is None:
+        # A check that runs through them stumbles before their type is looked at.
+        raise Refusal("'NoneType' object is not iterable")
     if found.get("tools") == []:
         raise Refusal(
             "`tools` must not be an empty array. Either provide at least one tool or omit the "

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TRANSPORT = "baton.simulated.transport"
 """Where the server leaves the connection in the scope, so that a fault can cut it."""
 JSON = b"application/json"
+EVENTS = b"text/event-stream; charset=utf-8"
 _INTERNAL_ERROR = "Internal server error"
 _DEAD_ERROR = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 _GARBAGE = b"\xff\xfe{data: not json}\n\n"
@@ -154,7 +155,7 @@ class Writing:
         await send_answer(self._line.send, 200, self._answer.whole(self._job.prompts, answers, kv))
 
     async def _garbage(self) -> None:
-        content_type = b"text/event-stream" if self._job.stream else JSON
+        content_type = EVENTS if self._job.stream else JSON
         await send_answer(self._line.send, 200, _GARBAGE, content_type=content_type)
 
 
@@ -162,7 +163,7 @@ def _part(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+_STREAM_HEADERS = [(b"content-type", EVENTS)]
 
 
 async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
