@@ -15,11 +15,12 @@ from baton.errors import ConfigRefused
 from baton.spec.checked import CheckedApp, CheckedFile
 from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted
 from baton.spec.frame import check_frame
-from baton.spec.load import LoadedFile, resolve_variables
+from baton.spec.load import LoadedFile
 from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
 from baton.spec.resolve import defaults, late_defaults
 from baton.spec.rules import Finding, all_rules
 from baton.spec.slips import Slip, apply_edit, correct, outside_args
+from baton.spec.variables import resolve_variables
 from baton.spec.view import BATON_IMPORT_PATH, PD_IMPORT_PATHS, AppView, mapping, text
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ faults, so that a run over many files reports all of them.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
@@ -18,17 +17,13 @@ from ruamel.yaml.nodes import ScalarNode
 
 from baton.spec.faults import Fault, Path, Place, Spot, dotted
 from baton.spec.indentation import looks_flat, rebuild
-from baton.spec.scalars import resolve
+from baton.spec.variables import resolve_variables
 from baton.spec.yaml_tree import Problem, Tree, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MAX_BYTES = 4 * 1024 * 1024
-_VARIABLE = re.compile(
-    r"\$(?P<escaped>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"
-)
-_UNCLOSED = re.compile(r"\$\{[^}]*$")
 
 
 @dataclass(frozen=True)
@@ -355,57 +350,3 @@ def _resolved(tree: Tree, path: str, env: Mapping[str, str], faults: list[Fault]
         )
 
     return resolve_variables(tree.value, env, report, plain)
-
-
-def resolve_variables(
-    value: Any,
-    env: Mapping[str, str],
-    report: Any,
-    plain: Any = lambda _where: False,
-    where: Path = (),
-) -> Any:
-    """Replaces `${NAME}` and `${NAME:-default}` in every text value; `$${` stays `${`.
-
-    An unset or empty variable is reported and the text kept. A value that was nothing but an
-    unquoted variable is read again as YAML, so `${TP}` can be a number. What stands under
-    `runtime_env` is left alone: Ray itself expands `${NAME}` there, on the node where the worker
-    starts (ray/_private/runtime_env/plugin.py and utils.py).
-    """
-    if isinstance(value, dict):
-        return {
-            key: item
-            if key == "runtime_env"
-            else resolve_variables(item, env, report, plain, (*where, key))
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [
-            resolve_variables(item, env, report, plain, (*where, index))
-            for index, item in enumerate(value)
-        ]
-    if not isinstance(value, str) or "$" not in value:
-        return value
-    missing = list(_missing(value, env))
-    for name, state in missing:
-        report(where, value, f"`${{{name}}}` is {state}", f"export {name}=… before you start")
-    if missing:
-        return value
-    if _UNCLOSED.search(value):
-        report(where, value, "`${` is never closed", "write ${NAME}, or $${ for the text itself")
-        return value
-    text = _VARIABLE.sub(lambda match: _replacement(match, env), value)
-    return resolve(text) if plain(where) and _VARIABLE.fullmatch(value) else text
-
-
-def _missing(value: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for match in _VARIABLE.finditer(value):
-        name = match["name"]
-        if match["escaped"] or env.get(name) or match["default"]:
-            continue
-        yield name, "empty" if name in env else "not set"
-
-
-def _replacement(match: re.Match[str], env: Mapping[str, str]) -> str:
-    if match["escaped"]:
-        return match[0][1:]
-    return env.get(match["name"]) or str(match["default"])

@@ -202,7 +202,7 @@ def _json_text(args: dict[Any, Any]) -> Iterator[Slip]:
             for key, value in inside.items():
                 if not isinstance(value, str) or not value.lstrip().startswith("{"):
                     continue
-                if not str(key).endswith("_config"):
+                if not str(key).endswith(("_config", "_kwargs", "_overrides", "_per_prompt")):
                     continue
                 parsed = _parse_json(value)
                 if isinstance(parsed, dict):

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from baton.cli.app import cli
+from baton.spec.machine import GIB, Machine
 from tests.unit.spec.files import BASE, line_of
 
 if TYPE_CHECKING:
@@ -168,3 +169,28 @@ def test_validate_imports_neither_vllm_nor_ray() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+GPU_BUNDLES = BASE.replace(
+    "      deployment_config:",
+    "      placement_group_config: {bundles: [{GPU: 1}]}\n      deployment_config:",
+)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "args", "status"), [(0, [], 2), (2, [], 0), (0, ["--target", "cluster"], 0)]
+)
+def test_gpus_are_counted_on_this_machine_unless_another_is_meant(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, args: list[str], status: int
+) -> None:
+    """A file for a cluster is checked on a laptop as well."""
+    monkeypatch.setattr(Machine, "here", classmethod(lambda _cls: Machine(2, 24 * GIB, gpus)))
+    assert validate("-", *args, stdin=GPU_BUNDLES).exit_code == status
+
+
+def test_a_manifest_is_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RayService runs on a cluster, wherever it is looked at."""
+    monkeypatch.setattr(Machine, "here", classmethod(lambda _cls: Machine(2, 24 * GIB, 0)))
+    inner = "".join(f"    {line}" for line in GPU_BUNDLES.splitlines(keepends=True))
+    text = f"apiVersion: ray.io/v1\nkind: RayService\nspec:\n  serveConfigV2: |\n{inner}"
+    assert validate("-", stdin=text).exit_code == 0

@@ -199,7 +199,7 @@ _SCALARS = st.one_of(
 
 
 @given(_SCALARS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_plain_scalars_mean_what_ray_reads(text: str) -> None:
     """Ray reads its files with PyYAML; a value must not change its type on the way."""
     yaml = pytest.importorskip("yaml")
@@ -217,7 +217,7 @@ def test_plain_scalars_mean_what_ray_reads(text: str) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_text_is_a_document_or_a_fault(text: str) -> None:
     """Never an exception."""
     file = loaded(text)
@@ -225,7 +225,7 @@ def test_any_text_is_a_document_or_a_fault(text: str) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_a_document_or_a_fault(raw: bytes) -> None:
     """Never an exception."""
     assert isinstance(loaded(raw), LoadedFile)

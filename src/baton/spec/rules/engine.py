@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from baton.spec.view import AppView
 
 # Names of classes or modules, which vLLM and Ray import when the engine starts.
+_MODULE = "kv_connector_module_path"
 _CLASS_PATHS = ("worker_cls", "worker_extension_cls", "scheduler_cls")
 
 
@@ -31,6 +32,10 @@ def class_paths(app: AppView) -> Iterator[Finding]:
             if role.engine.get(key) not in ("auto", "")
         ]
         named.append((role.at("server_cls"), role.config.get("server_cls")))
+        module = role.kv.get(_MODULE)
+        if isinstance(module, str):
+            # A module alone; with a name behind it the same test holds.
+            named.append((role.kv_at(_MODULE), module if "." in module else f"{module}.x"))
         for path, value in named:
             if value is None or _is_class_path(value):
                 continue
@@ -139,10 +144,17 @@ def judged_by_vllm(app: AppView) -> Iterator[Finding]:
     `vllm/config/*.py`.
     """
     for role in app.roles:
-        for key in role.engine:
-            if key in JUDGED_BY_VLLM and role.engine[key] is not None:
+        named = [(role.engine_at(key), role.engine[key]) for key in role.engine if _judged(key)]
+        named.append((role.kv_at(_MODULE), role.kv.get(_MODULE)))
+        for path, value in named:
+            if value is not None:
                 yield Finding(
-                    role.engine_at(key),
-                    f"`{key}` is judged by vLLM itself, when it is asked or when the engine starts",
-                    found=shown(role.engine[key]),
+                    path,
+                    f"`{path[-1]}` is judged by vLLM itself, when it is asked or when the engine"
+                    " starts",
+                    found=shown(value),
                 )
+
+
+def _judged(key: object) -> bool:
+    return isinstance(key, str) and key in JUDGED_BY_VLLM

@@ -141,7 +141,7 @@ describe(
     worst kind of default. `${NAME:-default}` gives one; `$${` is the text `${`. Under `runtime_env`
     variables are left to Ray, which expands them on the node.
 
-    Source: ray 2.60 `_private/runtime_env/` expands `${NAME}` in env_vars; nothing expands it
-    anywhere else, so Ray would look for a model called `${MODEL_ID}`.
+    Source: ray 2.60 `_private/utils.py`, `update_envs`, expands `${NAME}` in env_vars; nothing does
+    so anywhere else, so Ray would look for a model called `${MODEL_ID}`.
 """,
 )

@@ -67,6 +67,11 @@ def _role_shape(role: RoleView) -> Iterator[Finding]:
     yield from check_fields(fields, plain, role.path, "LLMConfig")
     if "model_loading_config" not in role.config:
         yield missing_key("model_loading_config", role.path)
+    # Ray 2.60 `LLMConfig.validate_llm_engine`: its enum has one member.
+    if isinstance(role.config.get("llm_engine"), str):
+        yield from check_value(
+            {"choice": ["vLLM"]}, role.config["llm_engine"], role.at("llm_engine")
+        )
     for key, name in (
         ("model_loading_config", "ModelLoadingConfig"),
         ("placement_group_config", "PlacementGroupConfig"),
@@ -112,6 +117,15 @@ def _deployment_shape(role: RoleView) -> Iterator[Finding]:
             )
         elif key == "num_replicas" and item == "auto":
             continue
+        elif key == "version":
+            # Ray 2.60 `serve/api.py`: "`version` in `@serve.deployment` has been removed."
+            yield Finding(
+                (*path, key), "`version` has been removed from Ray Serve", cure="remove it"
+            )
+        elif key == "max_replicas_per_node":
+            # Ray 2.60 `ReplicaConfig._validate_max_replicas_per_node`
+            kind = {"union": [{"number": "int", "ge": 1, "le": 100}, "null"]}
+            yield from check_value(kind, item, (*path, key))
         elif key == "ray_actor_options":
             yield from check_object("RayActorOptionsSchema", item, (*path, key))
         elif key in fields:
@@ -172,6 +186,11 @@ def engine_values(app: AppView) -> Iterator[Finding]:
             yield from check_value(_with_registry(key, entry), value, role.engine_at(key))
 
 
+# Types that the snapshot cannot take from the annotations.
+_KNOWN_TYPES: dict[str, Any] = {
+    "hf_overrides": {"dict": "any"},
+    "quantization_config": {"union": [{"dict": "any"}, "null"]},
+}
 _REGISTRIES = {
     "quantization": "quantization_methods",
     "load_format": "load_formats",
@@ -183,7 +202,7 @@ _REGISTRIES = {
 def _with_registry(key: str, entry: dict[str, Any]) -> Any:
     """Names that vLLM keeps in registries rather than in types."""
     if key not in _REGISTRIES:
-        return entry["type"]
+        return _KNOWN_TYPES.get(key, entry["type"])
     # An empty name is vLLM's own default for `reasoning_parser`.
     names = {"choice": [*catalog.vllm()[_REGISTRIES[key]], ""]}
     return {"union": [names, "null"]} if entry["default"] is None else names
