@@ -18,7 +18,11 @@ from tests.real_engines import BLOCK_SIZE, KV_BLOCKS, MAX_MODEL_LEN, MODEL_ID
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-KINDS = ["simulated", pytest.param("real", marks=pytest.mark.real_engine)]
+# The first real case also pays for the start of the engines: minutes, on a machine that is busy.
+KINDS = [
+    "simulated",
+    pytest.param("real", marks=[pytest.mark.real_engine, pytest.mark.timeout(900)]),
+]
 
 PROMPT = (
     "The committee read every page of the report twice, argued about the seventh table, and went "

@@ -37,7 +37,6 @@ async def doomed(request, tmp_path):
         yield Pair(request.param, *urls, http)
 
 
-@pytest.mark.timeout(400)
 async def test_a_prompt_that_needs_more_blocks_than_are_offered_kills_the_decode_engine(doomed):
     """A 500, then nothing listens any more; the prefill engine lives. Gateways must check this."""
     prefill = {"model": MODEL_ID, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
