@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import httpx
 import pytest
@@ -160,10 +161,14 @@ async def test_a_caller_that_hangs_up_before_prefill_ends_leaves_nothing(pair):
     await _lease_is_over(pair)
 
 
+SURELY_LEASED_S = 25  # of vLLM's 30
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_unknown_engine_fails_the_request(pair, stream):
     """A 500, or a stream that ends without text, error and finish_reason."""
     params = await pair.prefill()
+    offered_at = time.monotonic()
     wrong = {**params, "remote_engine_id": f"nobody-{stream}"}
     failed = await pair.metric("nixl_num_failed_transfers_total", url=pair.decode_url)
     body = {"model": MODEL_ID, "prompt": PROMPT, "max_tokens": 8, "kv_transfer_params": wrong}
@@ -184,6 +189,8 @@ async def test_an_unknown_engine_fails_the_request(pair, stream):
         return now > failed
 
     await eventually(counted)
+    if time.monotonic() - offered_at > SURELY_LEASED_S:
+        pytest.skip("this machine took longer than the KV lease: nothing can be said about it")
     # Prefill's blocks are still held: another decode engine could take them.
     assert await pair.metric("kv_cache_usage_perc") > 0
     await pair.complete(kv_transfer_params=params)

@@ -126,7 +126,11 @@ def test_the_openai_client_streams_a_chat(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "choices"),
-    [({"n": 2}, 2), ({"prompt": ["first " * 60, "second " * 60]}, 2), ({"echo": True}, 1)],
+    [
+        ({"n": 2, "temperature": 0.8}, 2),
+        ({"prompt": ["first " * 60, "second " * 60]}, 2),
+        ({"echo": True}, 1),
+    ],
     ids=["n", "several-prompts", "echo"],
 )
 def test_what_pd_cannot_do_right_is_done_by_decode_alone(
