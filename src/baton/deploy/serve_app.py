@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,7 @@ def connected(address: str, environment: Mapping[str, str]) -> Iterator[None]:
             "Ray is not installed here", cure="make env, or pip install 'baton[cpu]'"
         ) from exc
     logging.getLogger("ray").setLevel(logging.ERROR)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address=address,
@@ -70,6 +73,10 @@ def connected(address: str, environment: Mapping[str, str]) -> Iterator[None]:
             f"no Ray cluster answers at {address}: {first}",
             cure="check --address, or leave it out to start Ray on this machine",
         ) from exc
+    if threading.current_thread() is threading.main_thread():
+        # Connecting puts a handler of Ray's C++ core on SIGTERM (ray 2.60). It prints a stack and
+        # ends the process at once, and what was started would stay.
+        signal.signal(signal.SIGTERM, on_sigterm)
     try:
         yield
     finally:
