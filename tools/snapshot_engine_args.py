@@ -44,6 +44,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
+        self.closed: set[str] = set()
+        """Objects that refuse keys that they do not know."""
+        self.open: set[str] = set()
+        """Objects that keep keys that they do not know."""
 
     def type_of(self, hint: Any) -> Any:
         if hint in _PLAIN or hint in _BARE:
@@ -95,6 +99,7 @@ class Recorder:
         if cls.__name__ in self.objects:
             return
         self.objects[cls.__name__] = {}
+        self.closed.add(cls.__name__)
         self.objects[cls.__name__] = self.dataclass_fields(cls)
 
     def dataclass_fields(self, cls: type) -> dict[str, Any]:
@@ -121,6 +126,8 @@ class Recorder:
         if cls.__name__ in self.objects:
             return
         self.objects[cls.__name__] = {}
+        extra = cls.model_config.get("extra", "ignore")
+        {"forbid": self.closed, "allow": self.open}.get(extra, set()).add(cls.__name__)
         self.objects[cls.__name__] = self.pydantic_fields(cls)
 
     def pydantic_fields(self, cls: Any) -> dict[str, Any]:
@@ -253,6 +260,8 @@ def snapshot_vllm() -> dict[str, Any]:
         "engine_args": engine,
         "frontend_args": frontend,
         "objects": dict(sorted(recorder.objects.items())),
+        "closed_objects": sorted(recorder.closed),
+        "open_objects": sorted(recorder.open),
         "nixl_extra_config": nixl_extra_config(),
         "connectors": sorted(KVConnectorFactory._registry),  # noqa: SLF001
         "quantization_methods": sorted(QUANTIZATION_METHODS),
@@ -310,6 +319,8 @@ def snapshot_ray() -> dict[str, Any]:
     return {
         "version": importlib.metadata.version("ray"),
         "objects": dict(sorted(recorder.objects.items())),
+        "closed_objects": sorted(recorder.closed),
+        "open_objects": sorted(recorder.open),
         "deployment_options": sorted(options),
         "accelerator_types": sorted({m.value for m in AcceleratorType if isinstance(m.value, str)}),
     }

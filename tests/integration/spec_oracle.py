@@ -20,6 +20,7 @@ from baton.demo.tiny_model import make_tiny_model
 from baton.engine.arguments import refusal_of
 from baton.spec.check import Report, examine
 from baton.spec.load import load_text
+from baton.spec.view import PD_IMPORT_PATHS
 from tests.unit.spec.mutations import GOOD_FILES, dump, load, mutate_text, mutate_values
 
 
@@ -33,7 +34,7 @@ def refused_by_ray(config: Any) -> str | None:
     try:
         ServeDeploySchema.model_validate(copy.deepcopy(config))
         for app in config["applications"]:
-            if not str(app["import_path"]).endswith("build_pd_openai_app"):
+            if app["import_path"] not in PD_IMPORT_PATHS:
                 continue
             args = copy.deepcopy(app["args"])
             args.pop("baton", None)
@@ -51,7 +52,7 @@ def refused_by_ray(config: Any) -> str | None:
 def refused_by_vllm(config: Any, model: str) -> str | None:
     """What vLLM's own classes say to the engine arguments of both roles."""
     for app in config["applications"]:
-        if not str(app["import_path"]).endswith("build_pd_openai_app"):
+        if app["import_path"] not in PD_IMPORT_PATHS:
             continue
         for role in ("prefill_config", "decode_config"):
             engine = copy.deepcopy(app["args"][role]["engine_kwargs"])

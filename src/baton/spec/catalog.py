@@ -66,6 +66,19 @@ def _objects() -> dict[str, Fields]:
     return {**vllm()["objects"], **ray()["objects"]}
 
 
+def is_closed(name: str) -> bool:
+    """Whether an object refuses keys that it does not know."""
+    if name == "RayActorOptionsSchema":
+        # The schema ignores them, Ray's actor options do not (ray 2.60 `ReplicaConfig`).
+        return True
+    return name in vllm()["closed_objects"] or name in ray()["closed_objects"]
+
+
+def is_open(name: str) -> bool:
+    """Whether an object keeps keys that it does not know (Ray's custom resources)."""
+    return name in ray()["open_objects"]
+
+
 def deployment_options() -> list[str]:
     """The keyword arguments of `@serve.deployment`, which `deployment_config` becomes."""
     options: list[str] = ray()["deployment_options"]

@@ -20,6 +20,7 @@ from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
 from baton.spec.resolve import defaults, late_defaults
 from baton.spec.rules import Finding, all_rules
 from baton.spec.slips import Slip, apply_edit, correct, outside_args
+from baton.spec.suggest import nearest
 from baton.spec.variables import resolve_variables
 from baton.spec.view import BATON_IMPORT_PATH, PD_IMPORT_PATHS, AppView, mapping, text
 
@@ -342,6 +343,27 @@ def _foreign(import_path: str, path: Path) -> Finding:
             at_value=True,
             cure=f"for P/D set import_path: {BATON_IMPORT_PATH} and give args a prefill_config"
             " and a decode_config",
+        )
+    if import_path.startswith(("baton:", "baton.")):
+        return Finding(
+            (*path, "import_path"),
+            f"there is no `{import_path}`",
+            found=import_path,
+            allowed=BATON_IMPORT_PATH,
+            cure=f"did you mean `{BATON_IMPORT_PATH}`?",
+            severity="error",
+            at_value=True,
+        )
+    near = nearest(import_path, PD_IMPORT_PATHS)
+    if near is not None:
+        return Finding(
+            (*path, "import_path"),
+            f"Baton has no rules for `{import_path}`, which is nearly `{near}`",
+            found=import_path,
+            allowed=", ".join(PD_IMPORT_PATHS),
+            cure=f"did you mean `{near}`?",
+            severity="warning",
+            at_value=True,
         )
     return Finding(
         (*path, "import_path"),

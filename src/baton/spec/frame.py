@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
@@ -27,6 +28,7 @@ def check_frame(document: Any) -> Iterator[Finding]:
             cure="see examples/01-laptop-1p1d/app.yaml",
         )
         return
+    yield from _dates(document, ())
     fields = catalog.objects()["ServeDeploySchema"]
     if "applications" not in document:
         yield _without_applications(document)
@@ -45,6 +47,25 @@ def check_frame(document: Any) -> Iterator[Finding]:
         yield from _check_application(app, ("applications", index))
     yield from _taken_twice(applications, "name")
     yield from _taken_twice(applications, "route_prefix")
+
+
+def _dates(value: Any, path: Path) -> Iterator[Finding]:
+    """YAML reads `2024-01-02` as a date, which cannot be sent as JSON: no layer below takes one."""
+    if isinstance(value, dt.date):
+        yield Finding(
+            path,
+            f"`{value}` is read as a date",
+            found=str(value),
+            allowed="text in quotes",
+            cure=f'write "{value}"',
+            at_value=True,
+        )
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _dates(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _dates(item, (*path, index))
 
 
 def _without_applications(document: dict[Any, Any]) -> Finding:

@@ -11,7 +11,6 @@ from typing import Any
 
 from baton.spec import catalog
 from baton.spec.schema import BatonBlock
-from baton.spec.typecheck import CLOSED_BY_RAY
 from baton.spec.view import PD_IMPORT_PATHS
 
 _PLAIN: dict[str, dict[str, Any]] = {
@@ -79,7 +78,7 @@ def _object(name: str) -> dict[str, Any]:
     required = [key for key, entry in fields.items() if entry.get("required")]
     if required:
         schema["required"] = required
-    if name in CLOSED_BY_RAY or name in catalog.vllm()["objects"]:
+    if catalog.is_closed(name):
         schema["additionalProperties"] = False
     return schema
 

@@ -21,22 +21,6 @@ if TYPE_CHECKING:
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
 FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
-# Objects whose extra keys the source accepts: Ray's custom resources, and models that ignore what
-# they do not know (pydantic's default; reported as a warning instead).
-OPEN_OBJECTS = frozenset({"BundleConfig"})
-CLOSED_BY_RAY = frozenset(
-    {
-        "LLMConfig",
-        "ModelLoadingConfig",
-        "LoraConfig",
-        "PlacementGroupConfig",
-        "CloudMirrorConfig",
-        "PDServingArgs",
-        "IngressClsConfig",
-        "ExtraFiles",
-        "CallbackConfig",
-    }
-)
 
 
 def check_value(kind: TypeSpec, value: Any, path: Path) -> Iterator[Finding]:
@@ -73,9 +57,30 @@ def check_object(name: str, value: Any, path: Path) -> Iterator[Finding]:
         return
     fields = catalog.objects()[name]
     yield from check_fields(fields, value, path, name)
+    if name in _EXTRA_CHECKS:
+        yield from _EXTRA_CHECKS[name](value, path)
     for key, entry in fields.items():
         if entry.get("required") and key not in value:
             yield missing_key(key, path)
+
+
+def _bundle(value: dict[Any, Any], path: Path) -> Iterator[Finding]:
+    """Ray 2.60 `BundleConfig.validate_extra_resources`: any resource, as a number."""
+    for key, item in value.items():
+        if key not in {"CPU", "GPU"} and isinstance(item, str | list | dict | None):
+            yield wrong_type("float", item, (*path, key))
+        elif isinstance(item, (int, float)) and item < 0:
+            yield from _check_number({"number": "float", "ge": 0}, item, (*path, key))
+
+
+def _logging(value: dict[Any, Any], path: Path) -> Iterator[Finding]:
+    """Ray 2.60 `LoggingConfig.validate_encoding_format` and `validate_log_level`."""
+    encoding, level = value.get("encoding"), value.get("log_level")
+    if isinstance(encoding, str):
+        yield from _check_choice(["TEXT", "JSON"], encoding, (*path, "encoding"))
+    if isinstance(level, str):
+        names = ["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "FATAL", "WARN", "NOTSET"]
+        yield from _check_choice(names, level.upper(), (*path, "log_level"))
 
 
 def check_fields(fields: Fields, value: dict[Any, Any], path: Path, name: str) -> Iterator[Finding]:
@@ -83,7 +88,7 @@ def check_fields(fields: Fields, value: dict[Any, Any], path: Path, name: str) -
     for key, item in value.items():
         entry = fields.get(key) if isinstance(key, str) else None
         if entry is None:
-            if name not in OPEN_OBJECTS:
+            if not catalog.is_open(name):
                 yield unknown_key(key, list(fields), (*path, key), name)
             continue
         if item is None and catalog.takes_null(entry):
@@ -94,7 +99,7 @@ def check_fields(fields: Fields, value: dict[Any, Any], path: Path, name: str) -
 def unknown_key(key: Any, allowed: list[str], path: Path, name: str) -> Finding:
     """An unknown key: refused by a closed object or when it is a near miss, else a warning."""
     near = nearest(key, allowed)
-    closed = name in CLOSED_BY_RAY or name in catalog.vllm()["objects"]
+    closed = catalog.is_closed(name)
     cure = f"did you mean `{near}`?" if near else None
     if closed or near:
         return Finding(
@@ -322,6 +327,10 @@ def _called(name: str) -> str:
     return plain.get(name, f"`{name}`")
 
 
+_EXTRA_CHECKS: dict[str, Callable[[dict[Any, Any], Path], Iterator[Finding]]] = {
+    "BundleConfig": _bundle,
+    "LoggingConfig": _logging,
+}
 _CHECKS: dict[str, Callable[[Any, Any, Path], Iterator[Finding]]] = {
     "number": _check_number,
     "choice": _check_choice,

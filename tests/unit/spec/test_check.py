@@ -77,6 +77,27 @@ def test_an_unknown_application_is_passed_on() -> None:
     assert found.checked.to_serve_config() == load(text)
 
 
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [
+        ("baton:build_openai_app", "error"),
+        ("batn:build_pd_openai_app", "warning"),
+        ("mine.app:build", "note"),
+        ("ray.serve.llm:build_openai_app", "note"),
+    ],
+)
+def test_a_misspelt_import_path_gets_did_you_mean(path: str, severity: str) -> None:
+    """Otherwise the whole file would go unchecked."""
+    found = report(BASE.replace("baton:build_pd_openai_app", path))
+    assert rules_of(found, severity) == ["BTN-013"]
+
+
+def test_a_date_has_to_be_quoted() -> None:
+    """YAML reads it as a date, and JSON has none."""
+    found = report(BASE.replace("model_id: qwen3.5-9b", "model_id: 2024-01-02"))
+    assert "quote" in " ".join(fault.allowed or "" for fault in found.errors)
+
+
 def test_defaults_are_supplied_and_said() -> None:
     """With Baton's import path a connector is no duty."""
 

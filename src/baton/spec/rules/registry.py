@@ -23,6 +23,7 @@ _MODULES = (
     "parallel",
     "environment",
     "serving",
+    "lora",
     "resources",
     "block",
     "model",

@@ -102,7 +102,6 @@ def _deployment_shape(role: RoleView) -> Iterator[Finding]:
     if not isinstance(value, dict):
         yield wrong_type({"dict": "any"}, value, path)
         return
-    fields = catalog.objects()["DeploymentConfig"]
     options = catalog.deployment_options()
     for key, item in value.items():
         if key not in options:
@@ -115,21 +114,31 @@ def _deployment_shape(role: RoleView) -> Iterator[Finding]:
                 allowed=", ".join(options),
                 cure=f"did you mean `{near}`?" if near else None,
             )
-        elif key == "num_replicas" and item == "auto":
-            continue
-        elif key == "version":
-            # Ray 2.60 `serve/api.py`: "`version` in `@serve.deployment` has been removed."
-            yield Finding(
-                (*path, key), "`version` has been removed from Ray Serve", cure="remove it"
-            )
-        elif key == "max_replicas_per_node":
-            # Ray 2.60 `ReplicaConfig._validate_max_replicas_per_node`
-            kind = {"union": [{"number": "int", "ge": 1, "le": 100}, "null"]}
-            yield from check_value(kind, item, (*path, key))
-        elif key == "ray_actor_options":
-            yield from check_object("RayActorOptionsSchema", item, (*path, key))
-        elif key in fields:
-            yield from check_fields({key: fields[key]}, {key: item}, path, "DeploymentConfig")
+        else:
+            yield from _deployment_option(key, item, path)
+
+
+def _deployment_option(key: str, item: Any, path: Path) -> Iterator[Finding]:
+    fields = catalog.objects()["DeploymentConfig"]
+    if key == "version":
+        # Ray 2.60 `serve/api.py`: "`version` in `@serve.deployment` has been removed."
+        yield Finding((*path, key), "`version` has been removed from Ray Serve", cure="remove it")
+    elif key in _DEPLOYMENT_TYPES:
+        yield from check_value(_DEPLOYMENT_TYPES[key], item, (*path, key))
+    elif key in fields:
+        yield from check_fields({key: fields[key]}, {key: item}, path, "DeploymentConfig")
+
+
+_POSITIVE = {"number": "int", "ge": 1}
+# What Ray 2.60 checks in code rather than by type: `serve/_private/config.py`,
+# `validate_max_queued_requests`, `logging_config_valid`, `_validate_max_replicas_per_node`.
+_DEPLOYMENT_TYPES: dict[str, Any] = {
+    "num_replicas": {"union": [{"choice": ["auto"]}, {"number": "int", "ge": 0}, "null"]},
+    "ray_actor_options": {"object": "RayActorOptionsSchema"},
+    "logging_config": {"union": [{"object": "LoggingConfig"}, "null"]},
+    "max_replicas_per_node": {"union": [{"number": "int", "ge": 1, "le": 100}, "null"]},
+    "max_queued_requests": {"union": [{"choice": [-1]}, _POSITIVE]},
+}
 
 
 @rule("BTN-106", "error", "an engine argument that vLLM does not have")
