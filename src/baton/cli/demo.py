@@ -41,11 +41,18 @@ def command(json_file: Path | None, keep: bool, port: int) -> None:
     Makes the demo model first if it is not there. Exit status 0 only if everything held.
     """
     from baton.cli.up import Progress
+    from baton.demo.file import NAME
     from baton.demo.model import ensure_demo_model
+    from baton.deploy import state
 
     signal.signal(signal.SIGTERM, _interrupt)
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {json_file.absolute().parent}")
+    if state.find(NAME) is not None:
+        raise DeployFailed(
+            f"a deployment called {NAME} is on record already",
+            cure=f"stop it first: baton down {NAME}",
+        )
     progress = Progress()
     try:
         folder = ensure_demo_model(progress=lambda text: progress("demo model", text))
@@ -74,14 +81,9 @@ def _plan(model_folder: Path, port: int) -> DeployPlan:
 
 def _deploy_and_run(plan: DeployPlan, *, progress: Progress, keep: bool) -> DemoResult:
     from baton.demo.run import run
-    from baton.deploy import local, serve_app, state
+    from baton.deploy import local, serve_app
     from baton.deploy.ray_head import client_environment
 
-    if state.find(plan.name) is not None:
-        raise DeployFailed(
-            f"a deployment called {plan.name} is on record already",
-            cure=f"stop it first: baton down {plan.name}",
-        )
     # From the YAML to the first token; the model was made before.
     started_at = time.monotonic()
     deployment = local.up(plan, progress=progress)
