@@ -47,6 +47,8 @@ class Answer:
     prefill_engine: str | None
     decode_engine: str | None
     stages: dict[str, float] = field(default_factory=dict)
+    gateway_ttft_s: float | None = None
+    """Request received → first byte, at the gateway: without the edge and the way to it."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def stream(
         prefill_engine=answer.headers.get("x-baton-prefill-engine"),
         decode_engine=answer.headers.get("x-baton-decode-engine"),
         stages=reader.stages,
+        gateway_ttft_s=reader.gateway_ttft_s,
     )
 
 
@@ -140,11 +143,14 @@ class _Reader:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.stages: dict[str, float] = {}
+        self.gateway_ttft_s: float | None = None
         self.ended = False
 
     def feed(self, line: str) -> None:
         if line.startswith(TIMING_COMMENT):
-            self.stages = json.loads(line.removeprefix(TIMING_COMMENT))["stages"]
+            timeline = json.loads(line.removeprefix(TIMING_COMMENT))
+            self.stages = timeline["stages"]
+            self.gateway_ttft_s = timeline.get("ttft_s")
         elif line == "data: [DONE]":
             self.ended = True
         elif line.startswith("data: "):

@@ -264,7 +264,9 @@ class _Script:
     def _show_long(self, long: Answer, timeline: dict[str, float], transfer: KvTransfer) -> None:
         fact = self._show.fact
         fact("prompt", f"{long.prompt_tokens} tokens")
-        fact("first token after", f"{long.ttft_s:.2f} s")
+        inside = long.gateway_ttft_s
+        within = "" if inside is None else f", {inside:.2f} s of it from gateway to engines"
+        fact("first token after", f"{long.ttft_s:.2f} s{within}")
         stages = "  ".join(f"{name[:-2]} {seconds:.4f}" for name, seconds in timeline.items())
         fact("timeline, s", stages)
         fact(
