@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from baton.engine.access import AccessLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SCOPE = {
     "type": "http",
@@ -59,24 +62,42 @@ async def test_a_request_that_is_cancelled_is_no_longer_counted() -> None:
     assert access.count == 0
 
 
-async def test_the_line_carries_the_gateways_request_id(caplog: pytest.LogCaptureFixture) -> None:
+class Lines(logging.Handler):
+    """Keeps what is logged; other tests may have rearranged the loggers above."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    logger, handler = logging.getLogger("baton.engine.access"), Lines()
+    level, disabled = logger.level, logger.disabled
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.disabled = False
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+    logger.disabled = disabled
+
+
+async def test_the_line_carries_the_gateways_request_id(lines: Lines) -> None:
     """One id leads from the caller through the gateway to both engines."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    logger = logging.getLogger("baton")
-    before, logger.propagate = logger.propagate, True
-    try:
-        with caplog.at_level(logging.INFO, logger="baton.engine.access"):
-            await AccessLog(app, role="prefill")(dict(SCOPE), receive, send)
-    finally:
-        logger.propagate = before
-    (record,) = [r for r in caplog.records if r.name == "baton.engine.access"]
-    assert (record.request_id, record.status, record.role) == ("abc-p0", 200, "prefill")  # type: ignore[attr-defined]
+    await AccessLog(app, role="prefill")(dict(SCOPE), receive, send)
+    (record,) = lines.records
+    assert (record.request_id, record.status, record.role) == ("abc-p0", 200, "prefill")
 
 
-async def test_probes_are_neither_counted_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_probes_are_neither_counted_nor_logged(lines: Lines) -> None:
     """A probe every second must not keep a drain from ending."""
     seen = []
 
@@ -84,7 +105,6 @@ async def test_probes_are_neither_counted_nor_logged(caplog: pytest.LogCaptureFi
         seen.append(access.count)
 
     access = AccessLog(app, role="prefill")
-    with caplog.at_level(logging.INFO, logger="baton.engine.access"):
-        await access({**SCOPE, "path": "/metrics"}, receive, send)
+    await access({**SCOPE, "path": "/metrics"}, receive, send)
     assert seen == [0]
-    assert not caplog.records
+    assert lines.records == []
