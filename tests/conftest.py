@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -33,6 +34,17 @@ def _rank(path: Path) -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
+
+
+@pytest.fixture(autouse=True)
+def baton_logger_as_it_was() -> Iterator[None]:
+    """`observe.logs.configure` rearranges the `baton` logger; the next test gets it untouched."""
+    logger = logging.getLogger("baton")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 @pytest.fixture(scope="session")
