@@ -165,8 +165,8 @@ def arguments_of_ray(app: AppView) -> Iterator[Finding]:
                     allowed=f"model_loading_config.{name}",
                     cure=f"write model_loading_config: {{{name}: {shown(role.engine[key])}}}",
                 )
-        executor = role.engine.get("distributed_executor_backend")
-        if executor not in (None, "ray") and not role.on_cpu:
+        executor = role.engine.get("distributed_executor_backend", "ray")
+        if executor != "ray" and not role.on_cpu:
             yield Finding(
                 role.engine_at("distributed_executor_backend"),
                 "a GPU engine under Ray Serve LLM runs on Ray's executor",

@@ -133,6 +133,7 @@ _POSITIVE = {"number": "int", "ge": 1}
 # What Ray 2.60 checks in code rather than by type: `serve/_private/config.py`,
 # `validate_max_queued_requests`, `logging_config_valid`, `_validate_max_replicas_per_node`.
 _DEPLOYMENT_TYPES: dict[str, Any] = {
+    "name": "str",
     "num_replicas": {"union": [{"choice": ["auto"]}, {"number": "int", "ge": 0}, "null"]},
     "ray_actor_options": {"object": "RayActorOptionsSchema"},
     "logging_config": {"union": [{"object": "LoggingConfig"}, "null"]},
