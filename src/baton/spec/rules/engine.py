@@ -109,7 +109,8 @@ JUDGED_BY_VLLM = frozenset(
     {
         # parallelism and placement
         "data_parallel_external_lb", "data_parallel_hybrid_lb",
-        "data_parallel_multi_port_external_lb", "data_parallel_rank", "data_parallel_size_local", "data_parallel_start_rank", "device_ids",
+        "data_parallel_multi_port_external_lb", "data_parallel_rank", "data_parallel_size_local",
+        "data_parallel_start_rank", "device_ids",
         "enable_batch_sharded_sampling", "enable_dbo", "enable_elastic_ep", "enable_eplb",
         "enable_expert_parallel", "eplb_config", "nnodes", "node_rank", "numa_bind_cpus",
         "numa_bind_nodes", "ray_workers_use_nsight", "ubatch_size",
