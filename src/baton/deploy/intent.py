@@ -55,9 +55,13 @@ class DeployPlan:
     @property
     def endpoint(self) -> str:
         """The base URL of the first application, without `/v1`."""
+        return self.endpoint_of(self.apps[0])
+
+    def endpoint_of(self, app: AppPlan) -> str:
+        """The base URL of an application, without `/v1`."""
         host = "127.0.0.1" if self.http_host in {"0.0.0.0", "::", ""} else self.http_host  # noqa: S104
         host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.http_port}{base_of(self.apps[0].route_prefix)}"
+        return f"http://{host}:{self.http_port}{base_of(app.route_prefix)}"
 
 
 def base_of(route_prefix: str) -> str:

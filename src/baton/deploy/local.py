@@ -159,7 +159,7 @@ def _deploy_and_wait(
             app, folder, started_at=started_at, deadline_s=deadline_s, progress=progress
         )
     for app in plan.apps:
-        _first_handoff(app, deployment.endpoint, progress=progress)
+        _first_handoff(app, plan.endpoint_of(app), progress=progress)
 
 
 def _wait_for_engines(
