@@ -74,7 +74,7 @@ def _start(
         environment = client_environment(deployment.ray_auth_token) | plan.environment
         with serve_app.connected(deployment.ray_address, environment):
             progress("Ray", f"at {deployment.ray_address}")
-            _deploy_and_wait(plan, deployment, head=head, progress=progress, timeout_s=timeout_s)
+            _deploy_and_wait(plan, head=head, progress=progress, timeout_s=timeout_s)
     except BaseException:
         # Also on Ctrl-C: nothing that was started stays.
         if head is not None:
@@ -109,7 +109,7 @@ def _update(
                 cure=f"`baton down {running.name}` and `baton up` start one that is large enough",
             )
         # A failed update leaves what serves now as it is: it may still answer.
-        _deploy_and_wait(plan, running, head=None, progress=progress, timeout_s=timeout_s)
+        _deploy_and_wait(plan, head=None, progress=progress, timeout_s=timeout_s)
     updated = running.model_copy(
         update={
             "endpoint": plan.endpoint,
@@ -140,7 +140,6 @@ def _record(plan: DeployPlan, head: RayHead | None, address: str | None) -> stat
 
 def _deploy_and_wait(
     plan: DeployPlan,
-    deployment: state.Deployment,
     *,
     head: RayHead | None,
     progress: Progress,
