@@ -37,7 +37,12 @@ def look(deployment: state.Deployment, *, api_key: str | None = None) -> Deploym
             base_url=deployment.endpoint, timeout=TIMEOUT_S, headers=headers
         ) as client:
             ready = client.get("/ready")
-            engines = client.get("/baton/engines") if deployment.builder == "baton" else None
+            # An application whose prefix ends in /v1 has everything below it.
+            below = "/v1" if ready.status_code == httpx.codes.NOT_FOUND else ""
+            if below:
+                ready = client.get("/v1/ready")
+            own = deployment.builder == "baton"
+            engines = client.get(f"{below}/baton/engines") if own else None
     except httpx.HTTPError as exc:
         return DeploymentView(deployment, f"unreachable: {type(exc).__name__}")
     leases: tuple[EngineLease, ...] = ()
