@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_UTILIZATION = 0.92
 """vLLM 0.29 `CacheConfig.gpu_memory_utilization`."""
 ENGINE_OVERHEAD_BYTES = int(1.3 * GIB)
-"""Python, PyTorch and vLLM in the three processes of a CPU engine: two engines of a 2-layer model
-with 1 GiB of KV each took 4.6 GiB in all."""
+"""Python, PyTorch and vLLM in the three processes of a CPU engine: an estimate, not measured."""
 
 # Memory of the accelerators that Ray names, in GiB as the driver reports it (rounded down).
 _GPU_GIB = {

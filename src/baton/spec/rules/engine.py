@@ -138,9 +138,9 @@ JUDGED_BY_VLLM = frozenset(
 def judged_by_vllm(app: AppView) -> Iterator[Finding]:
     """Some arguments are checked against others, the model or the platform when an engine is built.
 
-    `baton validate` and `baton up` ask the installed vLLM about them, when it is one for the
-    hardware that the file is for and the model is on this machine; that takes some seconds. What
-    vLLM then refuses is an error of this rule.
+    `baton validate` asks the installed vLLM about them, when it is one for the hardware that the
+    file is for and the model is on this machine; that takes some seconds. What vLLM then refuses is
+    an error of this rule. `baton up` does not ask yet: such a file fails when the engine starts.
 
     Source: vLLM 0.29 `vllm/engine/arg_utils.py`, `create_engine_config`, and the validators of
     `vllm/config/*.py`.
