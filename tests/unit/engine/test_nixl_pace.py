@@ -61,5 +61,5 @@ def test_zero_in_the_environment_leaves_nixl_alone(monkeypatch: pytest.MonkeyPat
 
 def test_beside_a_gpu_build_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a core more or less does not matter, and a microsecond may."""
-    monkeypatch.setattr(nixl_pace, "_cpu_only", lambda: False)
+    monkeypatch.setattr(nixl_pace, "cpu_only", lambda: False)
     assert nixl_pace.pace_nixl() is False

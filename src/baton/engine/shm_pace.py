@@ -1,0 +1,52 @@
+"""Keeps vLLM's processes from starving each other while they wait on shared memory.
+
+vLLM 0.29's EngineCore and its worker talk through a ring buffer in shared memory. Whoever waits
+there spins on `sched_yield` until a second has passed since the last message (`SpinCondition`,
+vllm/distributed/device_communicators/shm_broadcast.py). On a GPU host that costs a core of dozens.
+Where two engines share two cores it costs the model its core; and Linux 6.6 and newer (EEVDF) takes
+every yield for a slice that was used up, so that a process which has spun for a while is passed
+over for seconds as soon as others are runnable: steps of 5 to 30 s were seen on an all but idle
+machine, and prefill's KV stayed held while decode's release waited for its turn. `os.sched_yield`
+also keeps the GIL, which NIXL's handshake thread needs.
+
+So on CPU-only vLLM the waiter sleeps for 50 µs instead. `bench/shm_pace.py` shows both sides of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+
+from baton.engine.nixl_pace import cpu_only
+
+log = logging.getLogger("baton.engine.shm_pace")
+
+# Microseconds. Two messages make a step, and a step takes milliseconds on a CPU.
+PAUSE_US = 50
+SWITCH = "BATON_SHM_PAUSE_US"
+_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
+
+
+def pace_shared_memory() -> bool:
+    """Let vLLM's shared-memory waiters sleep between two looks; True when that was set.
+
+    Does nothing beside a GPU build of vLLM, or with `BATON_SHM_PAUSE_US=0`. Safe to call again.
+    """
+    pause_us = int(os.environ.get(SWITCH, PAUSE_US))
+    if pause_us <= 0 or not cpu_only():
+        return False
+    try:
+        ring = importlib.import_module(_MODULE)
+        ring.sched_yield  # noqa: B018 - a vLLM that waits in another way must not be patched blindly
+    except (ImportError, AttributeError) as exc:
+        log.warning("waiting on shared memory cannot be paced", extra={"reason": repr(exc)})
+        return False
+    pause_s = pause_us / 1e6
+
+    def pause() -> None:
+        time.sleep(pause_s)
+
+    ring.sched_yield = pause  # type: ignore[attr-defined]  # a module looked up by name
+    return True
