@@ -26,13 +26,14 @@ demo: env ## Run the whole thing once: two engines, one endpoint, one proof. DEM
 
 .PHONY: test
 test: env ## Run every test: unit first, then contract, integration and end to end
-	@$(BIN)/python -m pytest tests/unit tests/contract tests/integration $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit -n 2 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/contract tests/integration $(PYTEST_ARGS)
 	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
 	@$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
 .PHONY: unit
 unit: env ## Run the unit tests (under a minute)
-	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit -n 2 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## Run ruff, the formatter's check, mypy and the import contracts

@@ -203,7 +203,6 @@ def test_an_update_that_cannot_be_placed_is_refused_before_it_starts(story: Stor
     assert "logical CPUs" in story.too_large.stderr
 
 
-@pytest.mark.xfail(strict=False, reason="status below /v1: mended, not yet run again")
 def test_a_second_up_updates_in_place_to_tensor_parallel_engines(story: Story) -> None:
     """The same deployment, one endpoint, now with two workers in each role."""
     assert story.update.returncode == 0, story.update.stderr
