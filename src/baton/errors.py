@@ -233,7 +233,9 @@ FailureKind = Literal[
     "busy",  # 429 or 503: the engine takes nothing now
     "unauthorized",  # 401 or 403: the gateway's secret is wrong, not the caller's key
     "no_params",  # prefill answered without KV params
-    "error_event",  # a stream whose first event is an engine error: the KV load failed
+    "error_event",  # a stream with an engine's error in it: the KV load failed, or its core died
+    "silent",  # a stream that says nothing more
+    "diverged",  # an engine that does not repeat what another has said
 ]
 
 

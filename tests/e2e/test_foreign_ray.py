@@ -112,7 +112,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             seen.by_serve_run = wait_for("an answer", lambda: _answers(base, baton), seconds=400)
         finally:
             run.send_signal(signal.SIGINT)
-            run.wait(timeout=120)
+            run.wait(timeout=300)
         seen.up = baton.run("up", str(file), "--address", ray.address)
         seen.by_baton_up = _answers(base, baton)
         seen.down = baton.run("down")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from baton.errors import GatewayError, Saturated
-from baton.gateway.openai_errors import body_of, stream_event
+from baton.gateway.openai_errors import body_of, rejection_event, stream_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton.gateway.caller import Caller, Header
+    from baton.gateway.prefill import RequestRejected
     from baton.gateway.routes import Route
     from baton.observe.timeline import Timeline
 
@@ -39,6 +40,17 @@ async def answer_error(
     if error.status == 401:  # noqa: PLR2004
         extra.append((b"www-authenticate", b"Bearer"))
     await caller.answer_json(error.status, body_of(error, dialect), extra)
+
+
+async def answer_rejection(
+    caller: Caller, rejected: RequestRejected, route: Route, headers: Sequence[Header] = ()
+) -> None:
+    """An engine's own words about a request that is wrong; an event when the answer has begun."""
+    if caller.started:
+        await caller.body(rejection_event(rejected.body, route.dialect), more=True)
+        await caller.body(b"", more=False)
+        return
+    await caller.answer(rejected.status, rejected.body, headers=headers)
 
 
 async def answer_fault(caller: Caller, route: Route) -> None:

@@ -27,18 +27,19 @@ from baton.errors import (
 )
 from baton.gateway import own_routes
 from baton.gateway.admission import Admission
-from baton.gateway.answers import answer_error, answer_fault, way_headers
+from baton.gateway.answers import answer_error, answer_fault, answer_rejection, way_headers
 from baton.gateway.auth import Keys
 from baton.gateway.caller import Caller, CallerGone
+from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.handoff import Releases
 from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.recovery import RetryBudget
+from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight
-from baton.gateway.stream import relay
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
@@ -46,9 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton.gateway.caller import Header, Receive, Scope, Send
-    from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
-    from baton.gateway.journey import Ask
     from baton.gateway.routes import Route
     from baton.spec.lease import EngineLease
     from baton.spec.schema import BatonBlock
@@ -263,7 +262,8 @@ class GatewayApp:
             await self._refuse(caller, error, route)
             return
         me = asyncio.current_task()
-        journey = Journey(parts, ask, timeline)
+        resumer = Resumer(parts, ask, timeline) if ask.streamed else None
+        journey = Journey(parts, ask, timeline, asks_ids=resumer is not None and resumer.asks_ids)
         hung_up = False
 
         async def watch() -> None:
@@ -280,7 +280,7 @@ class GatewayApp:
 
         watcher = asyncio.create_task(watch())
         try:
-            await self._serve(caller, journey)
+            await self._serve(caller, journey, resumer)
         except asyncio.CancelledError:
             timeline.gone()
             if not hung_up or me is None:
@@ -292,19 +292,25 @@ class GatewayApp:
             gone = timeline.outcome == "hangup"
             self._note(timeline, caller, key, hung_up_in=journey.stage if gone else None)
 
-    async def _serve(self, caller: Caller, journey: Journey) -> None:
+    async def _serve(self, caller: Caller, journey: Journey, resumer: Resumer | None) -> None:
         """From the queue to the last byte, with every failure turned into an answer."""
         timeline, route = journey.timeline, journey.ask.route
         try:
             await self.admission.enter()
             try:
                 timeline.add("admit", timeline.since_received())
-                await self._answer(caller, journey)
+                await deliver(
+                    journey,
+                    caller,
+                    resumer,
+                    directory=self.directory,
+                    settings=self.settings.recovery,
+                )
             finally:
                 self.admission.leave()
         except RequestRejected as rejected:
             timeline.finish("rejected", rejected.status)
-            await caller.answer(rejected.status, rejected.body, headers=way_headers(timeline))
+            await answer_rejection(caller, rejected, route, way_headers(timeline))
         except CallerGone:
             timeline.gone()
         except BrokenStream:
@@ -318,61 +324,6 @@ class GatewayApp:
             log.exception("a fault in the gateway", extra={"request_id": caller.request_id})
             timeline.finish("error", 500)
             await answer_fault(caller, route)
-
-    async def _answer(self, caller: Caller, journey: Journey) -> None:
-        try:
-            answer = await journey.run()
-            try:
-                await self._hand_on(caller, journey.ask, journey.timeline, answer)
-            finally:
-                answer.close()
-        finally:
-            journey.close()
-
-    async def _hand_on(
-        self, caller: Caller, ask: Ask, timeline: Timeline, answer: DecodeAnswer
-    ) -> None:
-        timed = caller.header(b"x-baton-timing") == b"1"
-        headers = [(b"content-type", answer.content_type.encode("latin-1")), *way_headers(timeline)]
-        if timed:
-            headers += [
-                (b"x-baton-" + leg + b"-engine", engine.encode("latin-1", "replace"))
-                for leg, engine in (
-                    (b"prefill", timeline.prefill_engine),
-                    (b"decode", timeline.decode_engine),
-                )
-                if engine is not None
-            ]
-        timeline.status = answer.status
-        timeline.first_byte()
-        if not answer.streamed:
-            timeline.finish("ok")
-            timeline.bytes_out = len(answer.held)
-            if timed:
-                headers.append((b"x-baton-timing", timeline.as_json().encode()))
-            headers.append((b"content-length", str(len(answer.held)).encode()))
-            await caller.start(answer.status, headers)
-            await caller.body(answer.held, more=False)
-            return
-        timeline.streamed = True
-        headers += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-
-        def last_words() -> bytes:
-            timeline.add("decode", timeline.now() - answer.first_byte_at)
-            timeline.finish("ok")
-            timeline.bytes_out = caller.sent
-            return b": baton-timing " + timeline.as_json().encode() + b"\n\n"
-
-        ended_at = await relay(
-            answer,
-            caller,
-            ask.route,
-            headers,
-            idle_s=self.settings.recovery.request_timeout_s,
-            last_words=last_words if timed else None,
-        )
-        if not timed:
-            timeline.add("decode", ended_at - answer.first_byte_at)
 
     def _note(self, timeline: Timeline, caller: Caller, key: str, hung_up_in: str | None) -> None:
         """The one access line, the metrics and the ring."""

@@ -46,12 +46,19 @@ def tag_in(response_id: str) -> str | None:
     return match.group(1) if match else None
 
 
-def decode_body(body: Body, route: Route, engine: EngineLease, offer: Offer | None) -> Body:
-    """A copy of the caller's body for a decode engine."""
+def decode_body(
+    body: Body, route: Route, engine: EngineLease, offer: Offer | None, *, asks_ids: bool = False
+) -> Body:
+    """A copy of the caller's body for a decode engine.
+
+    With `asks_ids` it also asks for token ids, so that another engine can go on (`resume`).
+    """
     copy = {key: value for key, value in body.items() if key != "request_id"}
     if route.path == "/v1/responses":
         # The id names the engine that holds the response, so that any gateway finds it again.
         copy["request_id"] = f"resp_{engine_tag(engine.replica_id)}{uuid.uuid4().hex}"
+    if asks_ids:
+        copy["return_token_ids"] = True
     if offer is not None:
         copy["kv_transfer_params"] = offer.params.model_dump()
     return copy

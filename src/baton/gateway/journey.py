@@ -85,10 +85,20 @@ def leg_headers(directory: Directory, ask_headers: dict[str, str], leg_id: str) 
 class Journey:
     """One request's way from admitted to an answer that says something."""
 
-    def __init__(self, parts: Parts, ask: Ask, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        ask: Ask,
+        timeline: Timeline,
+        *,
+        avoid: frozenset[str] = frozenset(),
+        asks_ids: bool = False,
+    ) -> None:
         self._parts = parts
         self.ask = ask
         self.timeline = timeline
+        self._avoid = avoid
+        self._asks_ids = asks_ids
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
         self._offer: Offer | None = None
@@ -112,7 +122,7 @@ class Journey:
         self._parts.budget.request()
         self.stage = "route"
         alone = self.ask.why_alone is not None
-        tried: set[str] = set()
+        tried = set(self._avoid)
         attempt = 0
         try:
             while True:
@@ -174,7 +184,7 @@ class Journey:
         parts, timeline = self._parts, self.timeline
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(parts.settings.prefill_timeout_s, self._time_left())
-        tried: set[str] = set()
+        tried = set(self._avoid)
         failed_as = "no_prefill_engine"
         for attempt in range(1, parts.settings.max_attempts + 1):
             started = timeline.now()
@@ -267,7 +277,13 @@ class Journey:
         timeline.decode_engine = engine.replica_id
         self.stage = "decode" if offer is None else "handoff"
         self._count(engine)
-        body = ask.body
+        body = (
+            None
+            if ask.body is None
+            else encode_body(
+                decode_body(ask.body, ask.route, engine, offer, asks_ids=self._asks_ids)
+            )
+        )
         started = timeline.now()
         try:
             async with asyncio.timeout(left):
@@ -277,9 +293,7 @@ class Journey:
                     ask.route,
                     method=ask.method,
                     path=ask.path,
-                    body=None
-                    if body is None
-                    else encode_body(decode_body(body, ask.route, engine, offer)),
+                    body=body,
                     headers=leg_headers(
                         parts.directory, ask.headers, f"{self._leg_prefix}-d{attempt}"
                     ),

@@ -45,6 +45,12 @@ def stream_event(error: GatewayError, dialect: Dialect) -> bytes:
     return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
 
 
+def rejection_event(body: bytes, dialect: Dialect) -> bytes:
+    """An engine's error answer as the SSE event that ends a stream."""
+    head = b"" if dialect == "openai" else b"event: error\n"
+    return head + b"data: " + body.replace(b"\n", b" ") + b"\n\n"
+
+
 def reshape(status: int, raw: bytes) -> bytes:
     """An engine's error answer, kept when it is OpenAI-shaped and put into shape when not.
 

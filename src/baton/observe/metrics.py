@@ -66,6 +66,12 @@ class GatewayMetrics:
             "Streams that ended with an error event after tokens had been sent.",
             registry=self.registry,
         )
+        self.resumes = Counter(
+            "baton_resumed_streams",
+            "Streams that broke and went on from another engine, by how.",
+            ["how"],
+            registry=self.registry,
+        )
         self.rejected = Counter(
             "baton_rejected",
             "Requests answered with an error of the gateway's own, by its code.",

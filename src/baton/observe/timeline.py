@@ -55,6 +55,7 @@ class Timeline:
         "reason",
         "received_at",
         "request_id",
+        "resumes",
         "route",
         "stages",
         "status",
@@ -77,6 +78,7 @@ class Timeline:
         self.decode_engine: str | None = None
         self.fallbacks: list[str] = []
         self.attempts: list[dict[str, Any]] = []
+        self.resumes: list[dict[str, Any]] = []
         self.stages: dict[Stage, float] = {}
         self.ttft_s: float | None = None
         self.total_s: float | None = None
@@ -99,6 +101,12 @@ class Timeline:
         """Note a leg that broke: its time belongs to no stage."""
         self.attempts.append(
             {"leg": leg, "engine": engine, "kind": kind, "seconds": round(seconds, 6)}
+        )
+
+    def resumed(self, how: str, engine: str, kind: str, seconds: float) -> None:
+        """Note a stream that broke and goes on: how, whose died, and for how long it stood."""
+        self.resumes.append(
+            {"how": how, "engine": engine, "kind": kind, "seconds": round(seconds, 6)}
         )
 
     def first_byte(self) -> None:
@@ -135,6 +143,7 @@ class Timeline:
             "decode_engine": self.decode_engine,
             "fallbacks": list(self.fallbacks),
             "attempts": list(self.attempts),
+            "resumes": list(self.resumes),
             "stages": {f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
             "total_s": round(self.since_received() if self.total_s is None else self.total_s, 6),

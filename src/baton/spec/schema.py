@@ -41,6 +41,10 @@ class Recovery(Frozen):
     request_timeout_s: Seconds = 600.0
     max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
     resume_streams: bool = True
+    keep_alive_s: Annotated[float, Field(ge=0, le=3600)] = 15.0
+    """A streamed answer that is silent for so long gets an SSE comment; 0 for never."""
+    stream_idle_timeout_s: Seconds = 60.0
+    """A stream whose engine says nothing for so long is resumed elsewhere, or broken off."""
 
 
 class Admission(Frozen):

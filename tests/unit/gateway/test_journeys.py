@@ -260,7 +260,7 @@ async def test_a_stream_without_its_last_event_is_not_complete():
 
 async def test_a_stream_that_falls_silent_ends_with_an_error_event():
     """Within the time that the settings allow."""
-    settings = BatonBlock(recovery=Recovery(request_timeout_s=2))
+    settings = BatonBlock(recovery=Recovery(stream_idle_timeout_s=2))
     async with stack(settings=settings) as s:
         s.decode[0].always = Behave(hang_after=2)
         raw, _ = await s.stream()

@@ -21,7 +21,7 @@ from baton.gateway.recovery import RetryBudget, after_decode_failure, after_pref
 from baton.gateway.request_body import MAX_DEPTH, encode_body, parse_body
 from baton.gateway.routes import TABLE, local_path, lookup
 from baton.gateway.routing import InFlight, choose, load_of
-from baton.gateway.stream import WholeEvents
+from baton.gateway.sse import WholeEvents
 from baton.spec.lease import EngineLease, EngineLoad
 from baton.spec.schema import Admission as Limits
 from baton.spec.schema import Auth

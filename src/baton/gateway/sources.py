@@ -1,0 +1,247 @@
+"""The streams that `relay` reads: the first engine's own, and those that go on with it.
+
+Each gives whole events as the caller gets them and keeps the transcript: what an engine wrote and
+what the caller gets of it differ by token ids, and in a resumed stream by what was sent before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from baton.errors import LegFailed
+from baton.gateway.resumable import held_back
+from baton.gateway.sse import EVENT_END, WholeEvents
+from baton.gateway.transcript import Diverged, Replay, Transcript, parse_event, write_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.gateway.decode import DecodeAnswer
+    from baton.gateway.request_body import Body
+    from baton.gateway.transcript import Said
+
+
+class Source(Protocol):
+    """What `relay` reads: whole events of one engine, as the caller gets them."""
+
+    @property
+    def engine_id(self) -> str:
+        """`replica_id` of the engine that writes now."""
+
+    async def next_events(self) -> bytes:
+        """More whole events; empty at the proper end.
+
+        Raises:
+            LegFailed: The stream broke.
+        """
+
+    def close(self) -> None:
+        """Done with it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where another engine can go on.
+
+    Args:
+        kept: Written tokens before it.
+        repeated: What the engine will say that was sent already.
+        events: Events of the tail behind it.
+        sure: Whether no character is cut there, whatever the tokenizer.
+    """
+
+    kept: int
+    repeated: str
+    events: int
+    sure: bool
+
+
+def find_places(transcript: Transcript, body: Body, *, greedy: bool) -> Iterator[Place]:
+    """Places after which another engine can go on, the latest first.
+
+    A place is the end of an event whose text was whole there: no character cut by a token, and no
+    further on than what was sent, so that a stop string still lies ahead whole. vLLM gives text
+    only when its last character is complete, so an event with text and one token ends in a clean
+    place; with several tokens, the last of them may have begun another character.
+
+    Args:
+        transcript: With its tail.
+        body: The caller's request.
+        greedy: Whether an engine that repeats a piece repeats it alike.
+    """
+    back, lags = held_back(body)
+    kept = len(transcript.written)
+    after = ""
+    for events, raw in enumerate(reversed(transcript.tail)):
+        event = parse_event(raw) or {}
+        choices: list[Any] = event.get("choices") or []
+        choice = choices[0] if len(choices) == 1 else {}
+        ids = choice.get("token_ids") or ()
+        delta = choice.get("delta")
+        if isinstance(delta, dict) and set(delta) - {"content", "role"}:
+            return  # what came before was no plain text: a parser's state lies in between
+        text = choice.get("text") if delta is None else delta.get("content")
+        if text and ids and len(after) >= back:
+            # While text is held back the tokens are ahead of it by that much.
+            repeated = after[back:] if lags else after
+            if not repeated or greedy:
+                yield Place(kept, repeated, events, sure=len(ids) == 1)
+        after = (text or "") + after
+        kept -= len(ids)
+
+
+def head_of(transcript: Transcript) -> dict[str, Any]:
+    """What every chunk of the stream begins with: its id, kind, time and model."""
+    first = parse_event(transcript.first) or {}
+    return {key: first[key] for key in ("id", "object", "created", "model") if key in first}
+
+
+class FirstHand:
+    """The first engine's own stream; token ids are kept and taken out."""
+
+    __slots__ = ("_answer", "_held", "_transcript", "_whole")
+
+    def __init__(self, answer: DecodeAnswer, transcript: Transcript | None) -> None:
+        self._answer = answer
+        self._held: bytes | None = answer.held
+        self._whole = WholeEvents()
+        self._transcript = transcript
+
+    @property
+    def engine_id(self) -> str:
+        return self._answer.engine.replica_id
+
+    def close(self) -> None:
+        self._answer.close()
+
+    async def next_events(self) -> bytes:
+        while True:
+            held = self._held
+            if held is None:
+                chunk = await self._answer.next_chunk()
+            else:
+                chunk, self._held = held, None
+            if not chunk:
+                if self._whole.rest():
+                    raise LegFailed("truncated", self.engine_id, "half an event")
+                return b""
+            events = self._whole.feed(chunk)
+            if events and self._transcript is not None:
+                events = self._transcript.feed(events)
+            if events:
+                return events
+
+
+class Written:
+    """The last events of a stream that had said everything."""
+
+    engine_id = "none"
+
+    def __init__(self, events: list[bytes]) -> None:
+        self._left = b"".join(events)
+
+    async def next_events(self) -> bytes:
+        left, self._left = self._left, b""
+        return left
+
+    def close(self) -> None:
+        self._left = b""
+
+
+class Rewritten:
+    """Another engine's stream under the first one's name, less what was sent before.
+
+    It keeps the transcript itself: what an engine wrote, and what the caller gets of it, differ.
+    """
+
+    def __init__(self, answer: DecodeAnswer, transcript: Transcript, said: Said) -> None:
+        self._answer = answer
+        self._held: bytes | None = answer.held
+        self._whole = WholeEvents()
+        self._transcript = transcript
+        self._head = head_of(transcript)
+        self._replay = Replay(said)
+
+    @property
+    def engine_id(self) -> str:
+        return self._answer.engine.replica_id
+
+    def close(self) -> None:
+        self._answer.close()
+
+    async def next_events(self) -> bytes:
+        while True:
+            chunk = self._held if self._held is not None else await self._answer.next_chunk()
+            self._held = None
+            if not chunk:
+                if self._whole.rest():
+                    raise LegFailed("truncated", self.engine_id, "half an event")
+                return b""
+            events = self._whole.feed(chunk).split(EVENT_END)[:-1]
+            out = b"".join([self._rewrite(event) for event in events])
+            if out:
+                return out
+
+    def _rewrite(self, event: bytes) -> bytes:
+        document = parse_event(event)
+        if document is None or "error" in document:
+            return event + EVENT_END
+        document = {**self._translate(document), **self._head}
+        self._transcript.keep(write_event(document))
+        try:
+            new = self._replay.new_in(document)
+        except Diverged as exc:
+            raise LegFailed("diverged", self.engine_id, str(exc)) from exc
+        return b"" if new is None else self._transcript.show(write_event(new))
+
+    def _translate(self, document: dict[str, Any]) -> dict[str, Any]:
+        return document
+
+
+class Continued(Rewritten):
+    """The tokens that `/v1/completions` writes behind prompt and answer, as the route's own chunks.
+
+    Args:
+        answer: Of `/v1/completions`.
+        transcript: Of the stream so far.
+        place: Where it goes on.
+        chat: Whether the caller reads chat chunks.
+    """
+
+    def __init__(
+        self, answer: DecodeAnswer, transcript: Transcript, place: Place, *, chat: bool
+    ) -> None:
+        said = {(0, "content" if chat else "text"): place.repeated} if place.repeated else {}
+        super().__init__(answer, transcript, said)
+        self._moved = place.kept
+        self._chat = chat
+
+    def _translate(self, document: dict[str, Any]) -> dict[str, Any]:
+        usage = document.get("usage")
+        if isinstance(usage, dict):
+            # The tokens written before are prompt there and answer here.
+            usage["prompt_tokens"] -= self._moved
+            usage["completion_tokens"] += self._moved
+        choices = document.get("choices") or ()
+        if self._chat:
+            return {**document, "choices": [_as_chat(choice) for choice in choices]}
+        for choice in choices:
+            if choice.get("prompt_token_ids") is not None:
+                choice["prompt_token_ids"] = None  # not the caller's prompt
+        return document
+
+
+def _as_chat(choice: dict[str, Any]) -> dict[str, Any]:
+    """A choice of `/v1/completions` as one of `/v1/chat/completions`, keys in vLLM's order."""
+    finish_reason = choice.get("finish_reason")
+    chat: dict[str, Any] = {
+        "index": choice.get("index", 0),
+        "delta": {"content": choice.get("text", "")},
+        "logprobs": None,
+        "finish_reason": finish_reason,
+    }
+    if finish_reason is not None:
+        chat["stop_reason"] = choice.get("stop_reason")
+    chat["token_ids"] = choice.get("token_ids")
+    return chat

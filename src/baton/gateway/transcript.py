@@ -1,0 +1,246 @@
+"""What a stream has said so far: enough to go on with it elsewhere, at next to no cost a chunk.
+
+A chunk costs one search for token ids, which are put away and taken out of what the caller gets,
+and one append. JSON is parsed only when a stream has to be resumed, or when much has come
+together: then the text is folded out of the events and the events are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# vLLM 0.29 serializes choices without spaces. Inside a JSON string a quote is escaped, so these
+# bytes are a key wherever they stand.
+_IDS = re.compile(rb'"((?:prompt_)?token_ids)":\[([0-9,]*)\]')
+_ONE_IDS = b'"token_ids":['
+_EMPTY_DELTA = b'"delta":{},'
+_NOT_FINISHED = b'"finish_reason":null'
+_DATA = b"data: "
+FOLD_BYTES = 256 * 1024
+TAIL_EVENTS = 256
+"""How far back the place may be from which another engine goes on: stop strings are shorter."""
+
+Channel = tuple[Any, ...]
+Said = dict[Channel, str]
+
+
+class Diverged(Exception):
+    """Another engine does not repeat what was sent."""
+
+
+class Transcript:
+    """Keeps a stream. `feed` takes whole events and returns what the caller gets.
+
+    Args:
+        asks_ids: The engine was asked for token ids.
+        shows_ids: The caller asked for them, too.
+    """
+
+    __slots__ = (
+        "_asks_ids", "_folded", "_ids", "_pending", "_pending_size", "_prompt", "_shows_ids",
+        "count", "first", "tail",
+    )  # fmt: skip
+
+    def __init__(self, *, asks_ids: bool, shows_ids: bool) -> None:
+        self._asks_ids = asks_ids
+        self._shows_ids = shows_ids
+        self._prompt = b""
+        self._ids: list[bytes] = []
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+        self._folded: dict[Channel, list[str]] = {}
+        self.first = b""
+        """The first event: its id, time and model are those of the whole stream."""
+        self.count = 0
+        """Events so far."""
+        self.tail: deque[bytes] = deque(maxlen=TAIL_EVENTS)
+        """The last events, with their token ids."""
+
+    def feed(self, events: bytes) -> bytes:
+        """Keep whole events; what the caller gets of them."""
+        if events.find(b"\n\n") + 2 == len(events):  # one event: nearly always so
+            at = events.find(_ONE_IDS) if self._asks_ids else -1
+            if at < 0 or not self.count or self._shows_ids or _EMPTY_DELTA in events:
+                self.keep(events)
+                return self.show(events)
+            # What follows does what `keep` and `show` do for a chunk with one list of ids.
+            start = at + len(_ONE_IDS)
+            end = events.find(b"]", start)
+            if end > start:
+                self._ids.append(events[start:end])
+            self.tail.append(events)
+            shown = events[: start - 1] + b"null" + events[end + 1 :]
+            self.count += 1
+            self._pending.append(shown)
+            self._pending_size += len(shown)
+            if self._pending_size > FOLD_BYTES:
+                self._fold()
+            return shown
+        out = []
+        for event in events.split(b"\n\n")[:-1]:
+            self.keep(event + b"\n\n")
+            out.append(self.show(event + b"\n\n"))
+        return b"".join(out)
+
+    def keep(self, event: bytes) -> None:
+        """Keep one event as an engine wrote it, with its token ids."""
+        if not self.first:
+            self.first = event
+        self.tail.append(event)
+        if self._asks_ids and b'token_ids":[' in event:
+            for match in _IDS.finditer(event):
+                if match[1] == b"prompt_token_ids":
+                    self._prompt = match[2]
+                elif match[2]:
+                    self._ids.append(match[2])
+
+    def show(self, event: bytes) -> bytes:
+        """What the caller gets of an event; it counts as said."""
+        if self._asks_ids and not self._shows_ids and b'token_ids":[' in event:
+            if _EMPTY_DELTA in event and _NOT_FINISHED in event:
+                # vLLM sends these only because ids were asked for (chat_completion/serving.py).
+                return b""
+            event = _IDS.sub(rb'"\1":null', event)
+        self.count += 1
+        self._pending.append(event)
+        self._pending_size += len(event)
+        if self._pending_size > FOLD_BYTES:
+            self._fold()
+        return event
+
+    @property
+    def prompt(self) -> list[int]:
+        """Token ids of the prompt; empty when they are not known."""
+        return _numbers(self._prompt)
+
+    @property
+    def written(self) -> list[int]:
+        """Token ids of the answer so far."""
+        return _numbers(b",".join(self._ids))
+
+    def rewind(self, count: int, events: int) -> None:
+        """Another engine writes anew what comes after `count` ids; the last `events` are dropped.
+
+        What was said stays said.
+        """
+        kept = self.written[:count]
+        self._ids = [",".join(map(str, kept)).encode()] if kept else []
+        for _ in range(min(events, len(self.tail))):
+            self.tail.pop()
+
+    def said(self) -> Said:
+        """Everything sent so far, by channel: `(0, "content")`, `(0, "tool_calls", 1, …)`."""
+        self._fold()
+        return {channel: "".join(parts) for channel, parts in self._folded.items()}
+
+    def _fold(self) -> None:
+        for event in self._pending:
+            document = parse_event(event)
+            if document is not None:
+                for channel, text, _ in pieces(document):
+                    self._folded.setdefault(channel, []).append(text)
+        for channel, parts in self._folded.items():
+            self._folded[channel] = ["".join(parts)]
+        self._pending.clear()
+        self._pending_size = 0
+
+
+def _numbers(raw: bytes) -> list[int]:
+    return [int(number) for number in raw.split(b",")] if raw else []
+
+
+def parse_event(event: bytes) -> dict[str, Any] | None:
+    """The JSON object of an event; None for comments, `[DONE]` and what is none."""
+    at = event.find(_DATA)
+    if at < 0 or event.startswith(b"data: [DONE]"):
+        return None
+    try:
+        document = msgspec.json.decode(event[at + len(_DATA) :].strip())
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def write_event(document: dict[str, Any]) -> bytes:
+    return _DATA + msgspec.json.encode(document) + b"\n\n"
+
+
+def pieces(document: dict[str, Any]) -> Iterator[tuple[Channel, str, dict[str, Any]]]:
+    """Every piece of text in a chunk: its channel, the text, and the object that holds it.
+
+    The last part of a channel is the key in that object.
+    """
+    for choice in document.get("choices") or ():
+        index = choice.get("index", 0)
+        if isinstance(choice.get("text"), str):
+            yield (index, "text"), choice["text"], choice
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            continue
+        for key, value in delta.items():
+            if isinstance(value, str) and key != "role":
+                yield (index, key), value, delta
+        for call in delta.get("tool_calls") or ():
+            function = call.get("function") or {}
+            for key in ("name", "arguments"):
+                if isinstance(function.get(key), str):
+                    yield (index, "tool_calls", call.get("index", 0), key), function[key], function
+
+
+class Replay:
+    """Lets through what another engine writes beyond what was sent, and checks the rest.
+
+    Args:
+        said: What was sent, by channel.
+    """
+
+    def __init__(self, said: Said) -> None:
+        self._said = said
+        self._at = dict.fromkeys(said, 0)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was sent has been repeated."""
+        return all(self._at[channel] == len(text) for channel, text in self._said.items())
+
+    def new_in(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        """The chunk without what was sent before; None when nothing is new in it.
+
+        Raises:
+            Diverged: It says something else than was sent.
+        """
+        fresh = False
+        for channel, text, holder in pieces(document):
+            at = self._at.get(channel, 0)
+            left = self._said.get(channel, "")[at:]
+            if not text.startswith(left) and not left.startswith(text):
+                raise Diverged(f"{channel[-1]} differs after {at} characters")
+            if channel in self._at:
+                self._at[channel] = min(at + len(text), len(self._said[channel]))
+            holder[channel[-1]] = text[len(left) :]
+            fresh = fresh or bool(holder[channel[-1]])
+        choices = document.get("choices") or ()
+        if not choices:
+            return document  # the usage
+        self._forget_announced_calls(choices)
+        finished = any(choice.get("finish_reason") is not None for choice in choices)
+        if finished and not self.caught_up:
+            raise Diverged("it ends before it has said all that was sent")
+        return document if fresh or finished else None
+
+    def _forget_announced_calls(self, choices: Any) -> None:
+        """A tool call that the caller knows keeps the id that he has; clients join what comes."""
+        for choice in choices:
+            for call in (choice.get("delta") or {}).get("tool_calls") or ():
+                channel = (choice.get("index", 0), "tool_calls", call.get("index", 0), "name")
+                if channel in self._said:
+                    call.pop("id", None)
+                    call.pop("type", None)
+                    call.get("function", {}).pop("name", None)
