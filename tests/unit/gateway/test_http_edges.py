@@ -11,7 +11,7 @@ from baton.errors import ConfigRefused
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.routes import TABLE
-from baton.spec.schema import Admission, Auth, BatonBlock, Overflow
+from baton.spec.schema import Admission, Auth, BatonBlock
 from tests.unit.gateway.fakes import LONG, Behave, stack
 
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
@@ -242,13 +242,6 @@ async def test_a_fault_of_ours_is_an_openai_shaped_500(monkeypatch):
         assert status == 500
         assert _is_openai(answer)
         assert s.app.admission.inflight == 0
-
-
-def test_overflow_is_refused_by_name_until_it_is_built():
-    """Never accepted and ignored."""
-    settings = BatonBlock(overflow=Overflow(base_url="http://x/v1"))
-    with pytest.raises(ConfigRefused, match="overflow"):
-        build_gateway_app(settings, FixedDirectory([], ["http://d:1"]))
 
 
 def test_keys_that_are_not_there_are_refused_at_start(monkeypatch):
