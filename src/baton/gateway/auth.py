@@ -19,7 +19,6 @@ import math
 import os
 import secrets
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from baton.errors import ConfigRefused, KeyLimited, NotAuthenticated
@@ -27,6 +26,7 @@ from baton.spec.key_file import ANONYMOUS, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from baton.spec.key_file import CallerKey
     from baton.spec.schema import Auth
@@ -136,8 +136,7 @@ class Keys:
         def read() -> tuple[CallerKey, ...]:
             return keys_of(auth, environment)
 
-        file = None if auth.api_keys_file is None else Path(auth.api_keys_file).expanduser()
-        return cls(read(), read=read if auth.asks_for_keys else None, file=file)
+        return cls(read(), read=read if auth.asks_for_keys else None, file=auth.keys_path)
 
     def __len__(self) -> int:
         return len(self._table)

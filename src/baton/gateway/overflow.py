@@ -23,6 +23,7 @@ from baton.gateway.portable import NotPortable, portable_body
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import encode_body
 from baton.gateway.stream import EVENT_END, WholeEvents
+from baton.spec.provider_url import url_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +58,11 @@ class Overflow:
         """Read the provider's key.
 
         Raises:
-            ConfigRefused: It is not there.
+            ConfigRefused: It is not there, or the URL is none.
         """
+        fault = url_fault(settings.base_url)
+        if fault is not None:
+            raise ConfigRefused(f"overflow: {fault[0]}", cure=fault[1])
         self.settings = settings
         self.inflight = 0
         self._metrics = metrics

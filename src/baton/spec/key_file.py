@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
@@ -29,6 +28,7 @@ from baton.spec.schema import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from baton.spec.schema import Auth
 
@@ -89,8 +89,8 @@ def keys_of(auth: Auth, environ: Mapping[str, str]) -> tuple[CallerKey, ...]:
     found: list[CallerKey] = []
     if auth.api_keys_env is not None:
         found += keys_in_text(environ.get(auth.api_keys_env, ""), auth.api_keys_env)
-    if auth.api_keys_file is not None:
-        found += keys_in_file(Path(auth.api_keys_file).expanduser())
+    if auth.keys_path is not None:
+        found += keys_in_file(auth.keys_path)
     _check_together(found, place=auth.api_keys_file or auth.api_keys_env or "auth")
     return tuple(found)
 

@@ -5,6 +5,7 @@ Everything in the block has a default. Units stand in names. Values are frozen: 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -97,6 +98,11 @@ class Auth(Frozen):
     def asks_for_keys(self) -> bool:
         """Whether callers need a key."""
         return self.api_keys_env is not None or self.api_keys_file is not None
+
+    @property
+    def keys_path(self) -> Path | None:
+        """`api_keys_file` with `~` expanded."""
+        return None if self.api_keys_file is None else Path(self.api_keys_file).expanduser()
 
 
 class Overflow(Frozen):
