@@ -44,6 +44,11 @@ class PoolState:
         self.queued = 0
         self.tokens = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a prompt of no tokens would have room."""
+        return self.inflight < self.max_inflight
+
     def has_room(self, tokens: int) -> bool:
         if self.inflight >= self.max_inflight:
             return False
@@ -265,7 +270,8 @@ class Admission:
 
     def _let_in(self) -> None:
         """Give places to whoever is next, as long as there are any."""
-        while self._lines:
+        # Everybody needs these two: when one is full, there is nobody to look for.
+        while self._lines and self.total.is_open and self.decode.is_open:
             place = self._next()
             if place is None:
                 return
@@ -298,7 +304,7 @@ class Admission:
                 if kind:
                     place = next(iter(kind))
                     heads.append((line.start, place.turn, place))
-        heads.sort(key=lambda head: head[:2])
+        heads.sort()  # turns differ, so places are never compared
         return heads
 
     def _keep_bounds(self, place: Place) -> None:

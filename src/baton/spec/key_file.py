@@ -139,7 +139,8 @@ def keys_in_file(path: Path) -> list[CallerKey]:
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigRefused(f"is larger than {MAX_FILE_BYTES} bytes", place=place)
     try:
-        document = YAML(typ="safe").load(raw)
+        # Every scalar as text: a key of digits is no number, nor is a hash that reads like one.
+        document = YAML(typ="base").load(raw)
     except (YAMLError, ValueError, RecursionError) as exc:
         # ruamel's own text quotes the line, which may hold a key.
         mark = exc.problem_mark if isinstance(exc, MarkedYAMLError) else None

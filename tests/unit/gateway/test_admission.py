@@ -178,9 +178,7 @@ async def test_each_pool_has_a_queue_of_its_own():
 
 async def test_prompt_tokens_are_a_limit_and_short_prompts_do_not_pass_a_long_one_for_ever():
     """The long one's room is kept for it; one above the whole limit runs alone."""
-    admission = Admission(
-        _limits(max_inflight=9, prefill=Pool(max_prompt_tokens_inflight=100))
-    )
+    admission = Admission(_limits(max_inflight=9, prefill=Pool(max_prompt_tokens_inflight=100)))
     first = _ask(admission, prefill=True, tokens=60)
     long = _ask(admission, "other", prefill=True, tokens=90)
     short = _ask(admission, prefill=True, tokens=10)
@@ -196,9 +194,7 @@ async def test_prompt_tokens_are_a_limit_and_short_prompts_do_not_pass_a_long_on
 
 async def test_giving_up_frees_what_was_kept():
     """Those behind it go on at once."""
-    admission = Admission(
-        _limits(max_inflight=9, prefill=Pool(max_prompt_tokens_inflight=100))
-    )
+    admission = Admission(_limits(max_inflight=9, prefill=Pool(max_prompt_tokens_inflight=100)))
     _ask(admission, prefill=True, tokens=60)
     long = _ask(admission, "other", prefill=True, tokens=90)
     short = _ask(admission, prefill=True, tokens=10)

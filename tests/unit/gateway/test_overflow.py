@@ -130,9 +130,7 @@ def test_line_ends_are_made_one_kind_however_they_are_cut(step):
 async def test_a_request_marked_local_only_never_leaves(monkeypatch):
     """It gets its 429, and is told why."""
     async with with_provider(monkeypatch) as s, busy(s):
-        status, _, headers = await s.post(
-            CHAT, {"messages": MESSAGES}, x_baton_local_only="1"
-        )
+        status, _, headers = await s.post(CHAT, {"messages": MESSAGES}, x_baton_local_only="1")
         assert (status, headers["x-baton-served-by"]) == (429, "local")
         assert headers["x-baton-not-overflowed"] == "local-only"
         assert "retry-after" in headers
@@ -255,7 +253,7 @@ async def test_a_hang_up_reaches_the_provider(monkeypatch, streamed):
         await until(lambda: s.provider.running == 1)
         task.cancel()
         await until(lambda: s.provider.running == 0 and s.app.overflow.inflight == 0)
-        await until(lambda: s.app.timelines.as_list())
+        await until(s.app.timelines.as_list)
         assert s.app.timelines.as_list()[-1]["outcome"] == "hangup"
 
 

@@ -36,6 +36,15 @@ def test_a_file_gives_each_key_its_name_and_limits(tmp_path):
     assert "secret-two" not in repr(bob)
 
 
+def test_a_key_of_digits_and_a_hash_that_reads_like_a_number_stay_text(tmp_path):
+    """YAML would make an integer of one and a float of the other."""
+    odd = "1e" + "0" * 62
+    auth = _file(tmp_path, f"keys:\n- {{name: a, key: 0123}}\n- {{name: b, sha256: {odd}}}\n")
+    a, b = keys_of(auth, {})
+    assert a.digest == hashlib.sha256(b"0123").digest()
+    assert b.digest == bytes.fromhex(odd)
+
+
 def test_a_variable_and_a_file_can_be_used_together(tmp_path):
     """Each name and each key once."""
     auth = _file(tmp_path, f"keys:\n- {{name: ann, sha256: {SHA}}}\n")
