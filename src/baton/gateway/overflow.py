@@ -22,7 +22,7 @@ from baton.gateway.openai_errors import reshape, stream_event
 from baton.gateway.portable import NotPortable, portable_body
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import encode_body
-from baton.gateway.stream import EVENT_END, WholeEvents
+from baton.gateway.sse import EVENT_END, WholeEvents
 from baton.spec.provider_url import url_fault
 
 if TYPE_CHECKING:
