@@ -98,7 +98,7 @@ class Entrance:
             journey.timeline,
             reason=reason,
             instead_of=error,
-            idle_s=self._settings.recovery.request_timeout_s,
+            idle_s=self._settings.recovery.stream_idle_timeout_s,
         )
 
     async def _wait(self, place: Place, caller: Caller, ask: Ask) -> None:

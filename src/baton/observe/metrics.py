@@ -132,7 +132,7 @@ class GatewayMetrics:
         )
         self.key_requests = Counter(
             "baton_key_requests",
-            "Requests that were let in, by the name of their key.",
+            "Requests that were understood, by the name of their key and how they ended.",
             ["key", "outcome"],
             registry=self.registry,
         )

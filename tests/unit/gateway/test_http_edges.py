@@ -85,6 +85,23 @@ async def test_a_body_over_the_limit_is_a_413(chunked):
         assert (await s.complete())[0] == 200
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_fifty_megabytes_are_a_413_that_the_caller_can_read_and_others_are_unharmed(chunked):
+    """He hears of it although he has not sent all of it; nothing of it is kept."""
+    async with stack() as s:
+
+        async def pieces():
+            for _ in range(50):
+                yield b" " * 1_000_000
+
+        huge = asyncio.create_task(_raw(s, pieces() if chunked else b" " * 50_000_000))
+        answers = await asyncio.gather(*(s.complete() for _ in range(5)))
+        assert [a[0] for a in answers] == [200] * 5
+        status, answer = await huge
+        assert (status, answer["error"]["code"]) == (413, "request_too_large")
+        assert s.app._bodies.held == 0
+
+
 @pytest.mark.parametrize("headers", [{"content-encoding": "gzip"}, {"content-type": "text/plain"}])
 async def test_a_body_in_another_form_is_a_415(headers):
     """Nothing is unpacked, and no browser form is read."""

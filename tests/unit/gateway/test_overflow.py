@@ -236,7 +236,7 @@ async def test_a_provider_that_falls_silent_in_mid_stream_ends_in_an_error_event
     async with with_provider(monkeypatch) as s, busy(s):
         s.app._entrance._settings = s.app.settings.model_copy(
             update={
-                "recovery": s.app.settings.recovery.model_copy(update={"request_timeout_s": 0.2})
+                "recovery": s.app.settings.recovery.model_copy(update={"stream_idle_timeout_s": 0.2})
             }
         )
         s.provider.always = Behave(hang_after=2)
