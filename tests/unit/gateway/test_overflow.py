@@ -234,11 +234,8 @@ async def test_a_provider_that_falls_silent_in_mid_stream_ends_in_an_error_event
     """Not in a hang."""
     monkeypatch.setenv("PROVIDER_KEY", "k")
     async with with_provider(monkeypatch) as s, busy(s):
-        s.app._entrance._settings = s.app.settings.model_copy(
-            update={
-                "recovery": s.app.settings.recovery.model_copy(update={"stream_idle_timeout_s": 0.2})
-            }
-        )
+        recovery = s.app.settings.recovery.model_copy(update={"stream_idle_timeout_s": 0.2})
+        s.app._entrance._settings = s.app.settings.model_copy(update={"recovery": recovery})
         s.provider.always = Behave(hang_after=2)
         _, raw, _ = await s.post(CHAT, {"messages": MESSAGES, "stream": True})
         assert b"silent" in raw
