@@ -17,12 +17,14 @@ Every error that a person may see gives fact, place and cure::
         │   ├── MethodRefused      405
         │   ├── BodyTooSlow        408
         │   ├── MediaTypeRefused   415
+        │   ├── PromptTooLong      400: more tokens than the limit or the context
         │   └── ResponseGone       404: a stored response whose engine no longer runs
         ├── NotAuthenticated       401
         ├── RouteUnknown           404: not a route that Baton serves
         ├── ModelUnknown           404
         ├── BodyTooLarge           413
         ├── Saturated              429, with Retry-After
+        │   └── KeyLimited         429: this key's own limit, however idle the engines are
         ├── EngineFailed           502: a leg broke and nothing could replace it
         │   ├── LegFailed          one call to one engine, with the kind of failure
         │   ├── PrefillFailed      caught by recovery: another prefill engine, or decode alone
@@ -30,6 +32,7 @@ Every error that a person may see gives fact, place and cure::
         │   │   └── BrokenStream   after it: the caller got an error event
         │   └── HandoffRejected    decode did not take the KV that prefill offered
         ├── NoEngineAvailable      503
+        ├── OverflowFailed         the provider did not answer; the caller gets the local error
         └── DeadlinePassed         504
 """
 
@@ -165,6 +168,12 @@ class MediaTypeRefused(RequestRefused):
     code = "unsupported_media_type"
 
 
+class PromptTooLong(RequestRefused):
+    """The prompt has more tokens than a limit or the context allows, counted by an engine."""
+
+    code = "context_length_exceeded"
+
+
 class ResponseGone(RequestRefused):
     """A stored response whose engine no longer runs."""
 
@@ -215,6 +224,10 @@ class Saturated(GatewayError):
     def __init__(self, fact: str, *, retry_after_s: int = 1, cure: str | None = None) -> None:
         super().__init__(fact, cure=cure)
         self.retry_after_s = retry_after_s
+
+
+class KeyLimited(Saturated):
+    """A limit of the caller's own key. Free engines and overflow do not help."""
 
 
 class EngineFailed(GatewayError):
@@ -270,6 +283,13 @@ class NoEngineAvailable(GatewayError):
     status = 503
     kind = "service_unavailable_error"
     code = "no_engine_available"
+
+
+class OverflowFailed(GatewayError):
+    """The overflow provider gave no answer that can be handed on."""
+
+    status = 502
+    code = "overflow_failed"
 
 
 class DeadlinePassed(GatewayError):

@@ -12,10 +12,9 @@ from baton.errors import ConfigRefused, EnvironmentUnfit, PortTaken
 if TYPE_CHECKING:
     import socket
 
+    from baton.cli.tls import Tls
     from baton.gateway.app import GatewayApp
     from baton.spec.schema import BatonBlock
-
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @click.command("gateway")
@@ -44,6 +43,12 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
     is_flag=True,
     help="Listen on an address that others can reach although no key is asked for.",
 )
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    help="Certificate chain (PEM): the endpoint speaks HTTPS. Read again on SIGHUP.",
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key (PEM).")
 def command(  # noqa: PLR0917  (click passes by name)
     prefill_urls: tuple[str, ...],
     decode_urls: tuple[str, ...],
@@ -53,25 +58,35 @@ def command(  # noqa: PLR0917  (click passes by name)
     engine_secret_env: str | None,
     route_prefix: str,
     insecure_no_auth: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
 ) -> None:
-    """Start a gateway in front of prefill and decode engines that already run."""
+    """Start a gateway in front of prefill and decode engines that already run.
+
+    SIGHUP reads the keys of callers and the certificate again.
+    """
+    from baton.cli.tls import Tls
     from baton.gateway.app import build_gateway_app
     from baton.gateway.directory import FixedDirectory
     from baton.observe import logs
+    from baton.spec.hosts import is_loopback
 
     settings = _settings(config_file)
     logs.configure(settings.logging)
-    if host not in _LOOPBACK and settings.auth.api_keys_env is None and not insecure_no_auth:
+    auth = settings.auth
+    if not (is_loopback(host) or auth.asks_for_keys or auth.allow_anonymous or insecure_no_auth):
         raise ConfigRefused(
             f"{host} can be reached by others, and no API key is asked for",
             place="--host",
-            cure="set auth.api_keys_env in the file, or say --insecure-no-auth",
+            cure="set auth.api_keys_env or api_keys_file in the file; if it is meant to be open,"
+            " auth.allow_anonymous: true or --insecure-no-auth",
         )
+    tls = None if tls_cert is None and tls_key is None else Tls.checked(tls_cert, tls_key)
     directory = FixedDirectory(prefill_urls, decode_urls, _secret(engine_secret_env))
     app = build_gateway_app(settings, directory, route_prefix=route_prefix)
     listener = _bind(host, port)
     try:
-        _serve(app, listener, host, settings)
+        _serve(app, listener, host, settings, tls)
     finally:
         listener.close()
 
@@ -176,7 +191,13 @@ def _owner(port: int) -> str:
     return ""
 
 
-def _serve(app: GatewayApp, listener: socket.socket, host: str, settings: BatonBlock) -> None:
+def _serve(
+    app: GatewayApp,
+    listener: socket.socket,
+    host: str,
+    settings: BatonBlock,
+    tls: Tls | None,
+) -> None:
     """Run until SIGINT or SIGTERM, then let open requests end."""
     import asyncio
     import signal
@@ -193,6 +214,8 @@ def _serve(app: GatewayApp, listener: socket.socket, host: str, settings: BatonB
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=int(settings.engines.drain_timeout_s),
+        ssl_certfile=None if tls is None else tls.cert,
+        ssl_keyfile=None if tls is None else tls.key,
     )
     server = uvicorn.Server(config)
 
@@ -206,6 +229,16 @@ def _serve(app: GatewayApp, listener: socket.socket, host: str, settings: BatonB
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
+        reloads: set[asyncio.Task[bool]] = set()
+
+        def read_again() -> None:
+            task = loop.create_task(app.keys.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+            if tls is not None and config.ssl is not None:
+                tls.renew(config.ssl)
+
+        loop.add_signal_handler(signal.SIGHUP, read_again)
         config.load()
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[listener])
@@ -213,7 +246,9 @@ def _serve(app: GatewayApp, listener: socket.socket, host: str, settings: BatonB
             raise EnvironmentUnfit("the gateway could not start", cure="see the lines above")
         port = listener.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
-        click.echo(f"gateway listens on http://{name}:{port}", err=True)
+        click.echo(
+            f"gateway listens on {'http' if tls is None else 'https'}://{name}:{port}", err=True
+        )
         await server.main_loop()
         await server.shutdown(sockets=[listener])
 

@@ -15,11 +15,11 @@ from baton.errors import ConfigRefused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from baton.deploy.intent import DeployPlan
     from baton.deploy.state import Deployment
     from baton.spec.checked import CheckedFile
 
 INTERRUPTED = 130
-LOOPBACK = ("127.", "localhost", "::1")
 
 
 @click.command("up")
@@ -37,6 +37,11 @@ LOOPBACK = ("127.", "localhost", "::1")
     "--timeout", "timeout_s", type=float, default=1_800.0, show_default=True,
     help="Seconds until it gives up.",
 )  # fmt: skip
+@click.option(
+    "--insecure-no-auth",
+    is_flag=True,
+    help="Listen on an address that others can reach although no key is asked for.",
+)
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text")
 def command(  # noqa: PLR0917  # click passes them by name
     file: str,
@@ -46,6 +51,7 @@ def command(  # noqa: PLR0917  # click passes them by name
     port: int | None,
     builder: str | None,
     timeout_s: float,
+    insecure_no_auth: bool,
     style: str,
 ) -> None:
     """Deploy FILE on this machine and end when a handoff has really succeeded.
@@ -64,7 +70,8 @@ def command(  # noqa: PLR0917  # click passes them by name
         plan = plan_of(checked, name=name, builder=builder, port=port, cores=machine.cores)
         if any(app["import_path"] == RAY_BUILDER for app in plan.serve_config["applications"]):
             click.echo(RAY_HINT, err=True)
-        _say_what_is_open(checked, plan.http_host)
+        _say_what_is_not_measured(checked)
+        _refuse_what_is_unsafe(checked, plan, insecure=insecure_no_auth, here=address is None)
         if address is None:
             make_demo_model_if_asked(checked, progress)
         deployment = local.up(plan, progress=progress, address=address, timeout_s=timeout_s)
@@ -154,21 +161,33 @@ def make_demo_model_if_asked(checked: CheckedFile, progress: Progress) -> None:
         ensure_demo_model(progress=lambda text: progress("model", text))
 
 
-def _say_what_is_open(checked: CheckedFile, host: str) -> None:
+def _say_what_is_not_measured(checked: CheckedFile) -> None:
     for app in checked.applications:
-        keys = app.baton.auth.api_keys_env
-        if keys is None and not host.startswith(LOOPBACK):
-            click.echo(
-                f"warning: {app.name} listens on {host} and asks nobody for a key"
-                "\n\nhint: set baton.auth.api_keys_env, or http_options.host: 127.0.0.1",
-                err=True,
-            )
         if app.baton.transport.require != "any":
             click.echo(
                 f"warning: {app.name} requires transport {app.baton.transport.require}; this"
                 " version shows the NIXL backend that was created but does not yet measure it",
                 err=True,
             )
+
+
+def _refuse_what_is_unsafe(
+    checked: CheckedFile, plan: DeployPlan, *, insecure: bool, here: bool
+) -> None:
+    """An endpoint open to others, TLS that has no effect, keys that are not there."""
+    import os
+
+    from baton.deploy import exposure
+
+    exposure.refuse_tls_that_has_no_effect(plan.serve_config["http_options"])
+    ours = {app.name for app in plan.apps if app.by_baton}
+    for app in checked.applications:
+        if app.roles:  # another kind of application is not ours to judge
+            auth = app.baton.auth if app.name in ours else None
+            exposure.refuse_if_open(app.name, plan.http_host, auth, insecure=insecure)
+    if here:
+        blocks = [app.baton for app in checked.applications if app.name in ours]
+        exposure.refuse_what_is_missing(blocks, os.environ)
 
 
 def _interrupt(_signum: int, _frame: Any) -> None:

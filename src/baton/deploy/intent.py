@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from baton.errors import ConfigRefused
+from baton.spec.schema import Auth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ class AppPlan:
     by_baton: bool
     replicas: dict[str, int] = field(default_factory=dict)
     """Engine replicas by role that must be ready."""
-    api_keys_env: str | None = None
+    auth: Auth = field(default_factory=Auth)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _app_plan(app: CheckedApp, *, by_baton: bool) -> AppPlan:
         model_id=prefill.model_id if prefill else "",
         by_baton=by_baton,
         replicas={role: spec.num_replicas for role, spec in app.roles.items()},
-        api_keys_env=app.baton.auth.api_keys_env,
+        auth=app.baton.auth,
     )
 
 

@@ -17,6 +17,7 @@ import httpx
 
 from baton.deploy import serve_app, state
 from baton.deploy.engine_logs import root_cause, search_logs
+from baton.deploy.exposure import own_key
 from baton.deploy.processes import end_all, members, port_owner, wait_until_free
 from baton.deploy.ray_head import RayHead, client_environment, start_head
 from baton.errors import DeployFailed, EngineStartFailed, PortTaken
@@ -234,9 +235,9 @@ def _first_handoff(app: AppPlan, endpoint: str, *, progress: Progress) -> None:
     Serve says RUNNING a little before the edge has its routes, so it is tried for a while.
     """
     headers = {"x-baton-disaggregate": "always"} if app.by_baton else {}
-    keys = os.environ.get(app.api_keys_env or "", "")
-    if keys:
-        headers["authorization"] = f"Bearer {keys.split(',')[0].rpartition(':')[2].strip()}"
+    key = own_key(app.auth, os.environ)
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
     body = {
         "model": app.model_id, "prompt": HANDOFF_PROMPT, "max_tokens": 2, "temperature": 0,
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """The gateway as an ASGI app: the way of a request, from the first byte to the last.
 
-    admit    key, size, body, place            auth, caller, request_body, admission
+    admit    key, size, body, tokens, place    auth, caller, request_body, entrance, admission
     route    P/D, or decode alone              routes, eligibility, routing
     prefill  one token, an offer of KV         prefill
     handoff  decode takes the offer            handoff, recovery
@@ -19,37 +19,39 @@ from typing import TYPE_CHECKING
 
 from baton.errors import (
     BrokenStream,
-    ConfigRefused,
     GatewayError,
     MethodRefused,
     RouteUnknown,
     Saturated,
 )
 from baton.gateway import own_routes
-from baton.gateway.admission import Admission
+from baton.gateway.admission import Admission, HeldBodies
 from baton.gateway.answers import answer_error, answer_fault, answer_rejection, way_headers
 from baton.gateway.auth import Keys
 from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
+from baton.gateway.entrance import Entrance
 from baton.gateway.handoff import Releases
 from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
+from baton.gateway.lifespan import lifespan
+from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
-from baton.gateway.routing import InFlight
+from baton.gateway.routing import InFlight, release_takers
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from baton.gateway.auth import Holder
     from baton.gateway.caller import Header, Receive, Scope, Send
     from baton.gateway.directory import Directory
     from baton.gateway.routes import Route
-    from baton.spec.lease import EngineLease
     from baton.spec.schema import BatonBlock
 
 log = logging.getLogger("baton.gateway")
@@ -74,12 +76,8 @@ def build_gateway_app(
         route_prefix: Where the app is mounted, as in the Serve file.
 
     Raises:
-        ConfigRefused: A setting asks for what is not built, or for keys that are not there.
+        ConfigRefused: Keys of callers, or the overflow provider's, are not there.
     """
-    if settings.overflow is not None:
-        raise ConfigRefused(
-            "baton.overflow is not built yet", cure="leave baton.overflow out of the file"
-        )
     return GatewayApp(
         settings,
         directory,
@@ -106,8 +104,14 @@ class GatewayApp:
         self.metrics = GatewayMetrics()
         self.timelines = TimelineRing()
         self.admission = Admission(settings.admission)
+        self.overflow = (
+            None if settings.overflow is None else Overflow(settings.overflow, self.metrics)
+        )
+        self.keys = keys
+        keys.forget = self.metrics.forget_key
         self.inflight = InFlight()
-        self._keys = keys
+        self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
+        self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._model_ids = model_ids
         self._prefix = route_prefix
         self._client: EngineClient | None = None
@@ -120,23 +124,10 @@ class GatewayApp:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await lifespan(receive, send, start=self.start, close=self.close)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "not served"})
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            await self.start()
-        except Exception as exc:  # the server must hear of it, whatever it is
-            log.exception("the gateway could not start")
-            await send({"type": "lifespan.startup.failed", "message": repr(exc)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def start(self) -> Parts:
         """Start the directory and the HTTP client, once, in the running loop."""
@@ -147,10 +138,11 @@ class GatewayApp:
         async with self._start_lock:
             if self._parts is None:
                 await self.directory.start()
+                self.keys.start()
                 client = self._client = EngineClient()
                 releases = Releases(
                     client,
-                    self._engines_for_release,
+                    lambda: release_takers(self.directory),
                     lambda leg_id: leg_headers(
                         self.directory, {"content-type": "application/json"}, leg_id
                     ),
@@ -167,18 +159,14 @@ class GatewayApp:
                 )
         return self._parts
 
-    def _engines_for_release(self) -> Sequence[EngineLease]:
-        # One that fails its probes may still take a release; without any, KV stays held.
-        directory = self.directory
-        return directory.decode_engines() or [
-            engine for engine in directory.all_engines() if engine.role == "decode"
-        ]
-
     async def close(self) -> None:
         """Let go of what is held, then close the directory and the connections."""
         if self._parts is not None:
             await self._parts.releases.close()
             await self.directory.close()
+        await self.keys.close()
+        if self.overflow is not None:
+            await self.overflow.close()
         if self._client is not None:
             await self._client.close()
         self._parts = self._client = None
@@ -206,10 +194,10 @@ class GatewayApp:
             await self._refuse(caller, error, headers=[(b"allow", allow)])
             return
         try:
-            key = (
-                "anonymous"
+            holder = (
+                self.keys.anonymous
                 if route.path in OPEN_ROUTES
-                else self._keys.name_of(
+                else self.keys.holder_of(
                     caller.header(b"authorization"), caller.header(b"x-api-key")
                 )
             )
@@ -220,7 +208,16 @@ class GatewayApp:
         if route.kind == "own":
             await own_routes.answer(self, caller, route, ident)
             return
-        await self._engine_route(parts, caller, route, ident, key)
+        try:
+            holder.begin()
+        except GatewayError as error:
+            await self._refuse(caller, error, route, holder=holder)
+            return
+        try:
+            await self._engine_route(parts, caller, route, ident, holder)
+        finally:
+            holder.end()
+            self._bodies.give_back(caller.held)
 
     async def _refuse(
         self,
@@ -228,24 +225,27 @@ class GatewayApp:
         error: GatewayError,
         route: Route | None = None,
         headers: Sequence[Header] = (),
+        holder: Holder | None = None,
     ) -> None:
         """Answer with one of our own errors before any engine was asked."""
-        self.metrics.rejected.labels(str(error.code or error.status)).inc()
+        name = None if holder is None else holder.name
+        self.metrics.reject(str(error.code or error.status), name)
         access.info(
             "%s %s %d",
             caller.scope["method"],
             route.path if route else "?",
             error.status,
-            extra={"request_id": caller.request_id, "code": error.code},
+            extra={"request_id": caller.request_id, "code": error.code, "key": name},
         )
         await answer_error(caller, error, route, headers)
 
     async def _engine_route(
-        self, parts: Parts, caller: Caller, route: Route, ident: str | None, key: str
+        self, parts: Parts, caller: Caller, route: Route, ident: str | None, holder: Holder
     ) -> None:
         timeline = Timeline(caller.request_id, route.path)
         try:
-            raw = await caller.read_body(self.settings.admission.max_body_bytes)
+            limits = self.settings.admission
+            raw = await caller.read_body(limits.max_body_bytes, limits.body_timeout_s, self._bodies)
             ask = understand(
                 caller,
                 route,
@@ -256,10 +256,10 @@ class GatewayApp:
             )
         except CallerGone:
             timeline.gone()
-            self._note(timeline, caller, key, hung_up_in="admit")
+            self._note(timeline, caller, holder.name, hung_up_in="admit")
             return
         except GatewayError as error:
-            await self._refuse(caller, error, route)
+            await self._refuse(caller, error, route, holder=holder)
             return
         me = asyncio.current_task()
         resumer = Resumer(parts, ask, timeline) if ask.streamed else None
@@ -280,7 +280,7 @@ class GatewayApp:
 
         watcher = asyncio.create_task(watch())
         try:
-            await self._serve(caller, journey, resumer)
+            await self._serve(caller, journey, resumer, parts, holder)
         except asyncio.CancelledError:
             timeline.gone()
             if not hung_up or me is None:
@@ -290,24 +290,31 @@ class GatewayApp:
             watcher.cancel()
             timeline.finish("ok")
             gone = timeline.outcome == "hangup"
-            self._note(timeline, caller, key, hung_up_in=journey.stage if gone else None)
+            stage = journey.stage if gone else None
+            self._note(timeline, caller, holder.name, hung_up_in=stage)
 
-    async def _serve(self, caller: Caller, journey: Journey, resumer: Resumer | None) -> None:
+    async def _serve(
+        self,
+        caller: Caller,
+        journey: Journey,
+        resumer: Resumer | None,
+        parts: Parts,
+        holder: Holder,
+    ) -> None:
         """From the queue to the last byte, with every failure turned into an answer."""
         timeline, route = journey.timeline, journey.ask.route
+
+        async def locally() -> None:
+            await deliver(
+                journey,
+                caller,
+                resumer,
+                directory=self.directory,
+                settings=self.settings.recovery,
+            )
+
         try:
-            await self.admission.enter()
-            try:
-                timeline.add("admit", timeline.since_received())
-                await deliver(
-                    journey,
-                    caller,
-                    resumer,
-                    directory=self.directory,
-                    settings=self.settings.recovery,
-                )
-            finally:
-                self.admission.leave()
+            await self._entrance.serve(caller, journey, parts, holder, locally)
         except RequestRejected as rejected:
             timeline.finish("rejected", rejected.status)
             await answer_rejection(caller, rejected, route, way_headers(timeline))
@@ -318,7 +325,7 @@ class GatewayApp:
             timeline.finish("broken")
         except GatewayError as error:
             timeline.finish("rejected" if isinstance(error, Saturated) else "error", error.status)
-            self.metrics.rejected.labels(str(error.code or error.status)).inc()
+            self.metrics.reject(str(error.code or error.status), holder.name)
             await answer_error(caller, error, route, way_headers(timeline))
         except Exception:
             log.exception("a fault in the gateway", extra={"request_id": caller.request_id})
@@ -331,6 +338,7 @@ class GatewayApp:
         if hung_up_in is not None:
             self.metrics.hangups.labels(hung_up_in).inc()
         self.metrics.observe(timeline)
+        self.metrics.key_requests.labels(key, timeline.outcome).inc()
         self.timelines.add(timeline)
         if access.isEnabledFor(logging.INFO):
             access.info(

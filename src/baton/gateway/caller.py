@@ -14,6 +14,8 @@ from baton.errors import BodyTooLarge, BodyTooSlow, MediaTypeRefused
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 
+    from baton.gateway.admission import HeldBodies
+
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 Header = tuple[bytes, bytes]
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-BODY_TIMEOUT_S = 60.0
-"""A body that takes longer than this to arrive holds a connection for nothing."""
 
 
 class CallerGone(Exception):
@@ -39,6 +39,7 @@ class Caller:
         "_send",
         "extra",
         "finished",
+        "held",
         "request_id",
         "scope",
         "sent",
@@ -52,7 +53,11 @@ class Caller:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"").decode("latin-1")
         self.request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
-        self.extra: dict[bytes, bytes] = {b"x-request-id": self.request_id.encode()}
+        self.extra: dict[bytes, bytes] = {
+            b"x-request-id": self.request_id.encode(),
+            b"x-baton-served-by": b"local",  # overflow says otherwise
+        }
+        self.held = 0
         self.started = False
         self.finished = False
         self.sent = 0
@@ -60,12 +65,13 @@ class Caller:
     def header(self, name: bytes) -> bytes | None:
         return self._headers.get(name)
 
-    async def read_body(self, limit: int) -> bytes:
-        """The whole body.
+    async def read_body(self, limit: int, timeout_s: float, all_bodies: HeldBodies) -> bytes:
+        """The whole body. What it took of `all_bodies` is in `held` and must be given back.
 
         Raises:
             BodyTooLarge: By its Content-Length, or while it comes in.
-            BodyTooSlow: It takes longer than `BODY_TIMEOUT_S`.
+            BodyTooSlow: It takes longer than `timeout_s`.
+            Saturated: All bodies together would be too large.
             MediaTypeRefused: A content encoding, or a type that is not JSON.
             CallerGone: The caller hung up.
         """
@@ -87,7 +93,7 @@ class Caller:
         parts: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
@@ -96,11 +102,13 @@ class Caller:
                     size += len(part)
                     if size > limit:
                         raise _too_large(limit)
+                    all_bodies.take(len(part))
+                    self.held += len(part)
                     parts.append(part)
                     if not message.get("more_body", False):
                         break
         except TimeoutError as exc:
-            raise BodyTooSlow(f"The body did not arrive within {BODY_TIMEOUT_S:.0f} s.") from exc
+            raise BodyTooSlow(f"The body did not arrive within {timeout_s:g} s.") from exc
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def hung_up(self) -> None:

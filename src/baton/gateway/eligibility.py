@@ -52,7 +52,7 @@ def _several_prompts(body: Body) -> bool:
     return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
 
 
-def _media(body: Body) -> bool:
+def has_media(body: Body) -> bool:
     """Any content part that is not text, in chat messages, responses input or messages."""
     return any(_media_item(item) for key in ("messages", "input") for item in _items(body.get(key)))
 
@@ -122,7 +122,7 @@ UNFIT: tuple[Unfit, ...] = (
     Unfit(
         "media",
         "each engine fetches and encodes media on its own; that both see the same is not proved",
-        _media,
+        has_media,
     ),
     Unfit(
         "routed_experts",
@@ -153,12 +153,12 @@ def why_decode_alone(body: Body, mode: Mode) -> str | None:
     for unfit in UNFIT:
         if unfit.applies(body):
             return unfit.name
-    if mode == "auto" and _at_most(body, SHORT_PROMPT):
+    if mode == "auto" and at_most(body, SHORT_PROMPT):
         return "short_prompt"
     return None
 
 
-def _at_most(body: Body, limit: int) -> bool:
+def at_most(body: Body, limit: int) -> bool:
     """Whether the prompt surely has fewer than `limit` tokens. Stops counting when it does not."""
     prompt = body.get("prompt")
     left = limit

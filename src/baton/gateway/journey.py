@@ -28,6 +28,8 @@ from baton.gateway.recovery import after_decode_failure, after_prefill_failure, 
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
     from baton.gateway.engine_client import EngineClient
@@ -103,6 +105,7 @@ class Journey:
         self._counted: EngineLease | None = None
         self._offer: Offer | None = None
         self.stage = "admit"
+        self.prefill_done: Callable[[], None] = lambda: None
         timeline.route = "pd" if ask.why_alone is None else "decode_only"
         timeline.reason = ask.why_alone or "disaggregated"
 
@@ -130,6 +133,7 @@ class Journey:
                 if not alone:
                     self._need_decode()  # before prefill computes for nothing
                     self._offer = await self._prefill()
+                    self.prefill_done()
                     alone = self._offer is None
                 engine = self._pick_decode(tried)
                 started = self.timeline.now()

@@ -74,6 +74,13 @@ def render_metrics(app: GatewayApp) -> bytes:
     metrics, directory = app.metrics, app.directory
     metrics.inflight.set(app.admission.inflight)
     metrics.queued.set(app.admission.queued)
+    for pool in app.admission.pools:
+        metrics.pool_inflight.labels(pool.name).set(pool.inflight)
+        metrics.pool_queued.labels(pool.name).set(pool.queued)
+        metrics.pool_tokens.labels(pool.name).set(pool.tokens)
+    metrics.keys_stale.set(app.keys.stale)
+    metrics.set_key_failures(app.keys.failures)
+    metrics.overflow_inflight.set(0 if app.overflow is None else app.overflow.inflight)
     metrics.engines.labels("prefill").set(len(directory.prefill_engines()))
     metrics.engines.labels("decode").set(len(directory.decode_engines()))
     metrics.directory_age.set(-1 if directory.age_s is None else directory.age_s)

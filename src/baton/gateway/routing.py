@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from baton.gateway.directory import Directory
     from baton.spec.lease import EngineLease
 
 
@@ -47,6 +48,13 @@ def choose(
         elif load == least:
             best.append(engine)
     return best[turn % len(best)] if best else None
+
+
+def release_takers(directory: Directory) -> Sequence[EngineLease]:
+    """Decode engines that may take a release: one that fails its probes as well, or KV is held."""
+    return directory.decode_engines() or [
+        engine for engine in directory.all_engines() if engine.role == "decode"
+    ]
 
 
 class InFlight:

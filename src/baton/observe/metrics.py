@@ -106,7 +106,65 @@ class GatewayMetrics:
             "Reads of the directory that failed; the last known view stayed in use.",
             registry=self.registry,
         )
+        self.pool_inflight = Gauge(
+            "baton_pool_inflight",
+            "Requests that hold a place in a pool now.",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.pool_queued = Gauge(
+            "baton_pool_queued",
+            "Requests that wait now and need a place in a pool.",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.pool_tokens = Gauge(
+            "baton_pool_prompt_tokens",
+            "Prompt tokens in a pool now, where a limit has them counted.",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.prompt_counts = Counter(
+            "baton_prompt_counts",
+            "Prompts whose tokens a limit depended on, by how they were counted.",
+            ["how"],
+            registry=self.registry,
+        )
+        self.key_requests = Counter(
+            "baton_key_requests",
+            "Requests that were understood, by the name of their key and how they ended.",
+            ["key", "outcome"],
+            registry=self.registry,
+        )
+        self.key_rejected = Counter(
+            "baton_key_rejected",
+            "Requests that were not let in, by the name of their key and the error's code.",
+            ["key", "code"],
+            registry=self.registry,
+        )
+        self.key_reload_failures = Counter(
+            "baton_key_reload_failures",
+            "Changed keys that did not hold; the old ones stayed in use.",
+            registry=self.registry,
+        )
+        self.keys_stale = Gauge(
+            "baton_keys_stale",
+            "1 while the keys in use are older than what their file says.",
+            registry=self.registry,
+        )
+        self.overflow = Counter(
+            "baton_overflow",
+            "Requests that were offered to the overflow provider, by reason and outcome.",
+            ["reason", "outcome"],
+            registry=self.registry,
+        )
+        self.overflow_inflight = Gauge(
+            "baton_overflow_inflight",
+            "Requests that the overflow provider serves now.",
+            registry=self.registry,
+        )
         self._directory_failures = 0
+        self._key_failures = 0
 
     def observe(self, timeline: Timeline) -> None:
         """Count a request that has ended."""
@@ -118,10 +176,26 @@ class GatewayMetrics:
         if timeline.ttft_s is not None and timeline.streamed:
             self.ttft.labels(timeline.route or "none").observe(timeline.ttft_s)
 
+    def reject(self, code: str, key: str | None) -> None:
+        """Count a request that was answered with an error of the gateway's own."""
+        self.rejected.labels(code).inc()
+        if key is not None:
+            self.key_rejected.labels(key, code).inc()
+
     def set_directory_failures(self, total: int) -> None:
         """Take over the directory's own count."""
         self.directory_failures.inc(max(0, total - self._directory_failures))
         self._directory_failures = max(total, self._directory_failures)
+
+    def set_key_failures(self, total: int) -> None:
+        """Take over the keys' own count."""
+        self.key_reload_failures.inc(max(0, total - self._key_failures))
+        self._key_failures = max(total, self._key_failures)
+
+    def forget_key(self, name: str) -> None:
+        """The key is gone: so are its series, or a name a day would fill the registry."""
+        self.key_requests.remove_by_labels({"key": name})
+        self.key_rejected.remove_by_labels({"key": name})
 
     def render(self) -> bytes:
         """Prometheus text format."""

@@ -14,6 +14,8 @@ stage              from → to
 `decode`           first body byte from decode → last byte. Streamed answers only
 `local_prefill`    request sent to a decode engine without KV → its first body byte:
                    prefill and the first decode step there. Streamed, decode alone
+`overflow`         request sent to the overflow provider → first byte of its answer, or
+                   all of it when it is not streamed
 `answer`           request sent to decode → last byte, when the answer is not streamed:
                    HTTP shows no border between handoff and decode there
 =================  =====================================================================
@@ -28,7 +30,9 @@ import time
 from collections import deque
 from typing import Any, Literal
 
-Stage = Literal["admit", "route", "prefill", "handoff", "decode", "local_prefill", "answer"]
+Stage = Literal[
+    "admit", "route", "prefill", "handoff", "decode", "local_prefill", "answer", "overflow"
+]
 STAGES: tuple[Stage, ...] = (
     "admit",
     "route",
@@ -37,6 +41,7 @@ STAGES: tuple[Stage, ...] = (
     "decode",
     "local_prefill",
     "answer",
+    "overflow",
 )
 
 

@@ -6,6 +6,7 @@ go to the engines over HTTP, by the addresses in the directory.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from ray import serve
@@ -16,6 +17,8 @@ from baton.observe.logs import configure
 from baton.serve.registry import directory_actor
 from baton.spec.lease import DirectorySnapshot
 from baton.spec.schema import BatonBlock
+
+log = logging.getLogger("baton.serve.gateway")
 
 # How old a gateway's picture of the engines may be. Half a lease renewal.
 DIRECTORY_INTERVAL_S = 0.5
@@ -28,6 +31,15 @@ class GatewayReplica:
     def __init__(self, *, settings: dict[str, Any], model_id: str, engines: list[Any]) -> None:
         self._settings = BatonBlock.model_validate(settings)
         configure(self._settings.logging)
+        auth = self._settings.auth
+        if not auth.asks_for_keys and not auth.allow_anonymous:
+            # Where the endpoint listens is in the Serve file's `http_options` and, for a cluster
+            # that runs already, nowhere an application can see. So it is said, and not refused.
+            log.warning(
+                "no key is asked for: whoever reaches Ray Serve's HTTP address can use this"
+                " endpoint (baton.auth.api_keys_env or api_keys_file; allow_anonymous: true if"
+                " it is meant to be open)"
+            )
         self._model_id = model_id
         self._actor = directory_actor(serve.get_replica_context().app_name)
         self._engines = engines

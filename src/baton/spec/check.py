@@ -19,6 +19,7 @@ from baton.spec.load import LoadedFile
 from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
 from baton.spec.resolve import defaults, late_defaults
 from baton.spec.rules import Finding, all_rules
+from baton.spec.rules.exposure import exposure
 from baton.spec.slips import Slip, apply_edit, correct, outside_args
 from baton.spec.suggest import nearest
 from baton.spec.variables import resolve_variables
@@ -199,6 +200,8 @@ def examine(
         for index, app in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(app, dict):
                 apps.append(_application(run, app, ("applications", index)))
+        for rule_id, finding in exposure(document, apps):
+            run.add(rule_id, "warning", finding)
     faults = _sorted(run.faults)
     if document is None or any(fault.severity == "error" for fault in faults):
         return Report(loaded, faults, None, tuple(run.changes))

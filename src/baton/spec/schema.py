@@ -5,9 +5,10 @@ Everything in the block has a default. Units stand in names. Values are frozen: 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -47,28 +48,86 @@ class Recovery(Frozen):
     """A stream whose engine says nothing for so long is resumed elsewhere, or broken off."""
 
 
+class Pool(Frozen):
+    """Limits of one phase. None: only the whole gateway's limits hold.
+
+    A request needs a place in each pool it goes through; what is done by decode alone never waits
+    for prefill. Prompt tokens are counted by the engine's own `/tokenize`, and only where a limit
+    asks for it.
+    """
+
+    max_inflight: Annotated[int, Field(ge=1)] | None = None
+    max_queue: Annotated[int, Field(ge=0)] | None = None
+    max_prompt_tokens_inflight: Annotated[int, Field(ge=1)] | None = None
+
+
 class Admission(Frozen):
-    """How much is let in at once, and how large a body may be."""
+    """How much is let in at once, and how large a body may be. For each gateway replica."""
 
     max_inflight: Annotated[int, Field(ge=1)] = 256
     max_queue: Annotated[int, Field(ge=0)] = 64
     queue_timeout_s: Seconds = 10.0
+    prefill: Pool = Pool()
+    decode: Pool = Pool()
+    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
+    max_body_bytes_held: Annotated[int, Field(ge=1024)] = 1024 * 1024 * 1024
+    """All bodies that are being read, wait or run, together."""
+    body_timeout_s: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.max_body_bytes_held < self.max_body_bytes:
+            raise ValueError("max_body_bytes_held is less than max_body_bytes: no body would fit")
+        return self
 
 
 class Auth(Frozen):
-    """Keys of callers: the name of an environment variable with one `name:key` or key a comma."""
+    """Keys of callers, from a variable, a file, or both. None at all: everybody is let in.
+
+    `api_keys_env` names an environment variable with one `name:key` or key a comma.
+    `api_keys_file` is read again when it changes (`baton.spec.key_file` has its form).
+    `allow_anonymous: true` lets a gateway without keys listen where others can reach it.
+    """
 
     api_keys_env: str | None = None
+    api_keys_file: str | None = None
+    allow_anonymous: bool = False
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether callers need a key."""
+        return self.api_keys_env is not None or self.api_keys_file is not None
+
+    @property
+    def keys_path(self) -> Path | None:
+        """`api_keys_file` with `~` expanded."""
+        return None if self.api_keys_file is None else Path(self.api_keys_file).expanduser()
 
 
 class Overflow(Frozen):
-    """An external OpenAI-compatible provider for what this deployment cannot take."""
+    """An external OpenAI-compatible provider for what this deployment cannot take.
+
+    `when`: `saturated` (no place within the hold-off, or a full queue), `unready` (no decode engine
+    for longer than the hold-off), or `both`. The provider gets the key in `api_key_env` and never
+    the caller's. `models` maps names; `model` stands for all that are not in it.
+    """
 
     base_url: str
     api_key_env: str | None = None
     model: str | None = None
-    when: Literal["saturated"] = "saturated"
+    models: dict[str, str] = Field(default_factory=dict)
+    when: Literal["saturated", "unready", "both"] = "saturated"
+    hold_off_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    max_inflight: Annotated[int, Field(ge=1)] = 32
+    timeout_s: Seconds = 60.0
+    """Until the provider's answer begins."""
+    pass_fields: tuple[str, ...] = ()
+    """Fields beyond OpenAI's own that the provider understands, such as `top_k`."""
+
+    def covers(self, what: Literal["saturated", "unready"]) -> bool:
+        """Whether this is a reason to ask the provider."""
+        return self.when in (what, "both")
 
 
 class Slo(Frozen):

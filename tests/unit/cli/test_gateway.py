@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -38,6 +40,108 @@ def test_an_address_that_others_reach_needs_keys_or_a_clear_word():
     error = _run("--host", "0.0.0.0")
     assert isinstance(error, ConfigRefused)
     assert "--insecure-no-auth" in error.cure
+
+
+def test_an_open_address_starts_when_the_file_says_that_it_is_meant_so(tmp_path):
+    """It gets as far as the port, which is taken."""
+    file = tmp_path / "app.yaml"
+    file.write_text("baton: {auth: {allow_anonymous: true}}")
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        error = _run("--host", "0.0.0.0", "--port", port, "--config", str(file))
+    assert isinstance(error, PortTaken)
+
+
+def _certificate(folder, name="tls"):
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+def test_certificates_that_do_not_hold_are_refused_before_anything_starts(tmp_path):
+    """Missing, half, swapped, of another key, with a password."""
+    cert, key = _certificate(tmp_path)
+    other = _certificate(tmp_path, "other")[1]
+    locked = tmp_path / "locked.key"
+    subprocess.run(
+        ["openssl", "rsa", "-aes256", "-passout", "pass:x", "-in", str(key), "-out", str(locked)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    for pair in ((cert, None), (None, key), (cert, other), (key, cert), (cert, locked),
+                 (tmp_path / "none", key)):  # fmt: skip
+        options = [
+            word
+            for name, path in zip(("--tls-cert", "--tls-key"), pair, strict=True)
+            if path is not None
+            for word in (name, str(path))
+        ]
+        assert isinstance(_run(*options), ConfigRefused), pair
+
+
+def _served_cn(port):
+    """The common name of the certificate that a new connection gets."""
+    pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
+    text = subprocess.run(
+        ["openssl", "x509", "-noout", "-subject"], input=pem, text=True, capture_output=True,
+        check=True,
+    ).stdout  # fmt: skip
+    return text.strip().rpartition("=")[2].strip()
+
+
+def test_https_and_sighup_reads_keys_and_certificate_again(tmp_path):
+    """Without a restart; a broken pair keeps the old one."""
+    cert, key = _certificate(tmp_path)
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: ann, key: first}]")
+    config = tmp_path / "app.yaml"
+    config.write_text(f"baton: {{auth: {{api_keys_file: {keys}}}}}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "baton.cli", "gateway", *ENGINES, "--port", "0",
+         "--config", str(config), "--tls-cert", str(cert), "--tls-key", str(key)],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def wait_for(words):
+        for line in process.stderr:
+            if words in line:
+                return line
+        raise AssertionError(f"the gateway ended without saying {words!r}")
+
+    try:
+        port = int(wait_for("gateway listens on https://").rsplit(":", 1)[1])
+        trusted = ssl.create_default_context(cafile=str(cert))
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusted) as client:
+            for token, status in (("first", 200), ("second", 401)):
+                answer = client.get("/baton/engines", headers={"authorization": f"Bearer {token}"})
+                assert answer.status_code == status
+        keys.write_text("keys: [{name: ann, key: second}]")
+        new_cert, new_key = _certificate(tmp_path, "renewed")
+        new_cert.replace(cert)
+        process.send_signal(signal.SIGHUP)  # the key is still the old one
+        wait_for("the old one stays in use")
+        assert _served_cn(port) == "tls"
+        new_key.replace(key)
+        process.send_signal(signal.SIGHUP)
+        wait_for("the certificate was read anew")
+        wait_for("keys were read anew")
+        assert _served_cn(port) == "renewed"
+        trusted = ssl.create_default_context(cafile=str(cert))
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusted) as client:
+            answer = client.get("/baton/engines", headers={"authorization": "Bearer second"})
+            assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.stderr.close()
 
 
 def test_a_bad_url_is_one_line():

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from baton.cli import up
 from baton.deploy import local, state
+from baton.deploy.exposure import own_key
 from baton.deploy.intent import BATON_BUILDER, RAY_BUILDER
 from baton.errors import ConfigRefused
+from baton.spec.schema import Auth
 from tests.e2e.deployment import app
 
 if TYPE_CHECKING:
@@ -79,16 +81,92 @@ def test_an_endpoint_stays_on_loopback_unless_the_file_says_otherwise(
     assert plans[0].serve_config["http_options"] == {"host": "127.0.0.1", "port": 8000}
 
 
-def test_a_public_endpoint_without_keys_is_said_aloud(
-    folder: Path, model: Path, plans: list[DeployPlan]
-) -> None:
-    """The file's meaning is kept; silence is not."""
+def _public(model: Path, **auth: Any) -> dict[str, Any]:
     config = app(model, port=18_123)
     config["http_options"]["host"] = "0.0.0.0"
+    config["applications"][0]["args"]["baton"]["auth"] = auth
+    return config
+
+
+def test_a_public_endpoint_without_keys_is_refused(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """Before anything starts, with both cures."""
+    result = run(write(folder, _public(model)))
+    assert isinstance(result.exception, ConfigRefused)
+    assert "asks nobody for a key" in str(result.exception)
+    assert "allow_anonymous" in (result.exception.cure or "")
+    assert plans == []
+
+
+def test_a_public_endpoint_without_keys_starts_when_that_is_said(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """In the file, or on the command line."""
+    assert run(write(folder, _public(model, allow_anonymous=True))).exit_code == 0
+    assert run(write(folder, _public(model)), "--insecure-no-auth").exit_code == 0
+    assert [plan.http_host for plan in plans] == ["0.0.0.0"] * 2
+
+
+def test_rays_own_application_in_public_is_refused_whatever_its_block_says(
+    folder: Path, model: Path, plans: list[DeployPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no keys at all."""
+    monkeypatch.setenv("UP_KEYS", "ann:a")
+    file = write(folder, _public(model, api_keys_env="UP_KEYS"))
+    assert isinstance(run(file, "--builder", "ray").exception, ConfigRefused)
+    assert run(file).exit_code == 0
+    assert len(plans) == 1
+
+
+def test_keys_that_are_not_there_are_refused_before_ray_starts(
+    folder: Path, model: Path, plans: list[DeployPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable, a file, the provider's key; hashes alone do not open the endpoint."""
+    monkeypatch.delenv("BATON_API_KEY", raising=False)
+    hashes = folder / "keys.yaml"
+    hashes.write_text(f"keys:\n- {{name: ann, sha256: {'0' * 64}}}\n")
+    for auth in (
+        {"api_keys_env": "NO_SUCH_KEYS"},
+        {"api_keys_file": str(folder / "none.yaml")},
+        {"api_keys_file": str(hashes)},
+    ):
+        result = run(write(folder, _public(model, **auth)))
+        assert isinstance(result.exception, ConfigRefused), auth
+    config = app(model, port=18_123)
+    config["applications"][0]["args"]["baton"]["overflow"] = {
+        "base_url": "https://provider.example/v1", "api_key_env": "NO_SUCH_KEY",
+    }  # fmt: skip
     result = run(write(folder, config))
-    assert result.exit_code == 0
-    assert plans[0].http_host == "0.0.0.0"
-    assert "asks nobody for a key" in result.output
+    assert "NO_SUCH_KEY" in str(result.exception)
+    assert plans == []
+    monkeypatch.setenv("BATON_API_KEY", "ann-key")
+    assert run(write(folder, _public(model, api_keys_file=str(hashes)))).exit_code == 0
+    assert own_key(plans[0].apps[0].auth, {"BATON_API_KEY": "ann-key"}) == "ann-key"
+
+
+def test_certificates_that_the_edge_would_not_read_are_refused(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """Plain HTTP where somebody asked for TLS would be silent."""
+    config = app(model, port=18_123)
+    config["http_options"]["ssl_certfile"] = "/etc/tls/tls.crt"
+    result = run(write(folder, config))
+    assert isinstance(result.exception, ConfigRefused)
+    assert "ssl_certfile" in str(result.exception)
+    assert "BTN-196" in result.output
+    assert plans == []
+
+
+def test_the_first_request_finds_a_key(tmp_path: Path) -> None:
+    """From the variable, from a file that has one written out, or from BATON_API_KEY."""
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"keys:\n- {{name: a, sha256: {'0' * 64}}}\n- {{name: b, key: bkey}}\n")
+    assert own_key(Auth(), {"BATON_API_KEY": "x"}) is None
+    assert own_key(Auth(api_keys_env="K"), {"K": " ann:one , two"}) == "one"
+    assert own_key(Auth(api_keys_env="K"), {"K": "two"}) == "two"
+    assert own_key(Auth(api_keys_env="K"), {}) is None
+    assert own_key(Auth(api_keys_file=str(file)), {}) == "bkey"
 
 
 def test_a_model_folder_that_is_not_here_is_refused(folder: Path, plans: list[DeployPlan]) -> None:

@@ -11,7 +11,7 @@ from baton.errors import ConfigRefused
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.routes import TABLE
-from baton.spec.schema import Admission, Auth, BatonBlock, Overflow
+from baton.spec.schema import Admission, Auth, BatonBlock
 from tests.unit.gateway.fakes import LONG, Behave, stack
 
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
@@ -83,6 +83,23 @@ async def test_a_body_over_the_limit_is_a_413(chunked):
         status, answer = await _raw(s, pieces() if chunked else b"x" * 10_000)
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
         assert (await s.complete())[0] == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_fifty_megabytes_are_a_413_that_the_caller_can_read_and_others_are_unharmed(chunked):
+    """He hears of it although he has not sent all of it; nothing of it is kept."""
+    async with stack() as s:
+
+        async def pieces():
+            for _ in range(50):
+                yield b" " * 1_000_000
+
+        huge = asyncio.create_task(_raw(s, pieces() if chunked else b" " * 50_000_000))
+        answers = await asyncio.gather(*(s.complete() for _ in range(5)))
+        assert [a[0] for a in answers] == [200] * 5
+        status, answer = await huge
+        assert (status, answer["error"]["code"]) == (413, "request_too_large")
+        assert s.app._bodies.held == 0
 
 
 @pytest.mark.parametrize("headers", [{"content-encoding": "gzip"}, {"content-type": "text/plain"}])
@@ -242,13 +259,6 @@ async def test_a_fault_of_ours_is_an_openai_shaped_500(monkeypatch):
         assert status == 500
         assert _is_openai(answer)
         assert s.app.admission.inflight == 0
-
-
-def test_overflow_is_refused_by_name_until_it_is_built():
-    """Never accepted and ignored."""
-    settings = BatonBlock(overflow=Overflow(base_url="http://x/v1"))
-    with pytest.raises(ConfigRefused, match="overflow"):
-        build_gateway_app(settings, FixedDirectory([], ["http://d:1"]))
 
 
 def test_keys_that_are_not_there_are_refused_at_start(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 
@@ -10,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.errors import ConfigRefused, NotAuthenticated, PrefillFailed, RequestRefused, Saturated
-from baton.gateway.admission import Admission
-from baton.gateway.auth import Keys
+from baton.errors import PrefillFailed, RequestRefused
 from baton.gateway.decode import decode_body, engine_tag, error_in, tag_in
 from baton.gateway.eligibility import UNFIT, why_decode_alone
 from baton.gateway.handoff import FOR_PREFILL, parse_offer, release_body
@@ -23,8 +20,6 @@ from baton.gateway.routes import TABLE, local_path, lookup
 from baton.gateway.routing import InFlight, choose, load_of
 from baton.gateway.sse import WholeEvents
 from baton.spec.lease import EngineLease, EngineLoad
-from baton.spec.schema import Admission as Limits
-from baton.spec.schema import Auth
 
 CHAT = lookup("/v1/chat/completions")[0]
 COMPLETIONS = lookup("/v1/completions")[0]
@@ -345,52 +340,3 @@ def test_every_route_has_a_reason_and_stands_once():
 def test_the_path_below_the_prefix(path, root, prefix, expected):
     """Whether or not the server has stripped it."""
     assert local_path(path, root, prefix) == expected
-
-
-def test_keys_have_names_and_are_compared_as_hashes():
-    """`name:key` or only a key; a wrong one names nobody."""
-    keys = Keys.from_settings(Auth(api_keys_env="K"), {"K": "ann:a1, b2"})
-    assert keys.name_of(b"Bearer a1") == "ann"
-    assert keys.name_of(None, b"b2") == "key2"
-    assert "a1" not in repr(vars(keys))
-    with pytest.raises(NotAuthenticated):
-        keys.name_of(b"Bearer a")
-
-
-@pytest.mark.parametrize("text", ["", " , ", "ann:", "ann:a,ann:b"])
-def test_keys_that_make_no_sense_are_refused_at_start(text):
-    """An empty key would let everybody in."""
-    with pytest.raises(ConfigRefused):
-        Keys.from_settings(Auth(api_keys_env="K"), {"K": text})
-
-
-async def test_a_full_queue_and_a_long_wait_are_both_429():
-    """First come, first served; a place that comes free goes to who waits."""
-    admission = Admission(Limits(max_inflight=1, max_queue=1, queue_timeout_s=0.05))
-    await admission.enter()
-    waiting = asyncio.create_task(admission.enter())
-    await asyncio.sleep(0)
-    with pytest.raises(Saturated):
-        await admission.enter()
-    with pytest.raises(Saturated):
-        await waiting
-    second = asyncio.create_task(admission.enter())
-    await asyncio.sleep(0)
-    admission.leave()
-    await second
-    admission.leave()
-    assert (admission.inflight, admission.queued) == (0, 0)
-
-
-async def test_a_place_given_to_a_cancelled_waiter_goes_to_the_next():
-    """Nothing leaks when both happen at once."""
-    admission = Admission(Limits(max_inflight=1, max_queue=2, queue_timeout_s=5))
-    await admission.enter()
-    first = asyncio.create_task(admission.enter())
-    second = asyncio.create_task(admission.enter())
-    await asyncio.sleep(0)
-    admission.leave()
-    first.cancel()
-    await asyncio.wait_for(second, 1)
-    admission.leave()
-    assert admission.inflight == 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from baton.spec.faults import shown
+from baton.spec.provider_url import sends_key_in_clear, url_fault
 from baton.spec.rules.registry import Finding, rule
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ def transport(app: AppView) -> Iterator[Finding]:
 
 @rule("BTN-193", "error", "values of the block that contradict each other")
 def block_values(app: AppView) -> Iterator[Finding]:
-    """Ranges must not be empty, and a provider needs a URL that can be called.
+    """Ranges must not be empty, a provider needs a URL that can be called, keys a whole path.
 
     Source: `baton.engine.ports` takes the first free port of a range; `baton.gateway.overflow`
-    posts below `base_url`.
+    posts below `base_url`; `baton.gateway.auth` reads `api_keys_file` where the gateway runs.
     """
     block, path = app.baton, app.baton_path
     engines = block.engines
@@ -125,16 +125,38 @@ def block_values(app: AppView) -> Iterator[Finding]:
             cure="widen engines.port_min and port_max",
         )
     if block.overflow is not None:
-        parts = urlsplit(block.overflow.base_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        url = block.overflow.base_url
+        fault = url_fault(url)
+        if fault is not None:
             yield Finding(
                 (*path, "overflow", "base_url"),
-                "`base_url` must be a URL",
-                found=block.overflow.base_url,
+                fault[0],
+                # A URL with a password is not repeated.
+                found=None if "@" in url else url,
                 allowed="https://host/v1",
                 at_value=True,
-                cure="write it as https://host/v1",
+                cure=fault[1],
             )
+        elif block.overflow.api_key_env is not None and sends_key_in_clear(url):
+            yield Finding(
+                (*path, "overflow", "base_url"),
+                "the provider's key would cross the network unencrypted",
+                found=url,
+                allowed="https://…",
+                at_value=True,
+                severity="warning",
+                cure="use the provider's https address",
+            )
+    file = block.auth.api_keys_file
+    if file is not None and not file.startswith(("/", "~")):
+        yield Finding(
+            (*path, "auth", "api_keys_file"),
+            "the path is relative, and gateway replicas do not run in this file's folder",
+            found=file,
+            allowed="an absolute path that each gateway's machine has",
+            at_value=True,
+            cure="write the whole path",
+        )
 
 
 @rule("BTN-194", "warning", "a `baton` block that Ray's own application cannot use")

@@ -26,6 +26,7 @@ _MODULES = (
     "lora",
     "resources",
     "block",
+    "exposure",
     "model",
     "defaults",
     "adapting",
