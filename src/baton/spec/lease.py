@@ -50,6 +50,8 @@ class EngineLease(_Fact):
     pid: int = 0
     max_model_len: int = 0
     block_size: int = 0
+    kv_lease_s: float = 0.0
+    """How long prefill keeps the KV of an offer that nobody reads; 0 when that is not known."""
     tensor_parallel_size: int = 1
     vllm_version: str = ""
     load: EngineLoad = EngineLoad()
