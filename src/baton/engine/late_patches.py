@@ -63,9 +63,8 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
+        # Those behind us only: another of our kind may stand before us, and asks us in turn.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
                 spec.loader = _PatchingLoader(spec.loader, self._patch)

@@ -210,6 +210,11 @@ def patch_decode(module: ModuleType) -> None:
     worker._send_heartbeats = _noting_heartbeats(beat)  # noqa: SLF001
 
 
+def checks_lease(worker: Any) -> bool:
+    """Whether this connector worker is one that `patch_decode` has changed."""
+    return getattr(getattr(type(worker), "_read_blocks_for_req", None), _MARK, False) is True
+
+
 def _read_in_time(plain: Any) -> Any:
     def read_blocks_for_req(self: Any, req_id: str, meta: Any) -> None:
         if meta.remote.blocks_expiry_time is not None and any(meta.local_block_ids):

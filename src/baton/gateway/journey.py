@@ -23,6 +23,7 @@ from baton.errors import (
 from baton.gateway.decode import decode_body, engine_tag, open_decode
 from baton.gateway.directory import SECRET_HEADER
 from baton.gateway.handoff import ABORT_SETTLES_S
+from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
 from baton.gateway.request_body import encode_body
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from baton.spec.schema import Recovery
 
 log = logging.getLogger("baton.gateway.journey")
+
+REAPPEARS_STEP_S = 0.25
+REAPPEARS_STEPS = 20
+"""Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,9 @@ class Journey:
         try:
             while True:
                 attempt += 1
+                if self.ask.tag is None:
+                    await self._need_decode(attempt)  # before prefill computes for nothing
                 if not alone:
-                    self._need_decode()  # before prefill computes for nothing
                     self._offer = await self._prefill()
                     self.prefill_done()
                     alone = self._offer is None
@@ -173,9 +179,13 @@ class Journey:
         if engine is not None:
             self._parts.inflight.begin(engine)
 
-    def _need_decode(self) -> None:
-        if not self._parts.directory.decode_engines():
-            raise NoEngineAvailable("No decode engine is ready.")
+    async def _need_decode(self, attempt: int) -> None:
+        """Some decode engine. Behind a failure, one that froze may be about to be seen well."""
+        for _ in range(1 if attempt == 1 else REAPPEARS_STEPS):
+            if self._parts.directory.decode_engines():
+                return
+            await asyncio.sleep(0 if attempt == 1 else REAPPEARS_STEP_S)
+        raise NoEngineAvailable("No decode engine is ready.")
 
     def _fall_back(self, kind: str) -> None:
         self.timeline.route = "decode_only"
@@ -294,7 +304,8 @@ class Journey:
             self._parts.releases.release(offer)
             raise
         answer = await self._decode(engine, attempt)
-        await lease.refuse_late_answer(answer.close)
+        if not engines_guard(offer.params, engine):
+            await lease.refuse_late_answer(answer.close)
         return answer
 
     async def _decode(self, engine: EngineLease, attempt: int) -> DecodeAnswer:

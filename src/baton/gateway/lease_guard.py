@@ -3,7 +3,8 @@
 Prefill keeps the KV of an offer for `kv_lease_duration` and longer while decode's heartbeats come;
 then it gives the blocks to other requests. A decode engine that reads later reads wrong KV and
 answers 200 (vLLM 0.29; `engine/lease_deadline.py` says where). Engines with Baton notice that
-themselves; this guard is for all of them, and for engines that run without.
+themselves, and where both of them say so nothing more is asked. This guard is for all others, those
+behind `baton gateway --prefill … --decode …` among them.
 
 - An offer that is older than its lease less a margin is never sent: prefill again.
 - An answer that begins later than that is suspect, no more: heartbeats may have kept the lease
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton.gateway.engine_client import EngineClient
+    from baton.gateway.handoff import KVTransferParams
     from baton.spec.lease import EngineLease
 
 log = logging.getLogger("baton.gateway.lease_guard")
@@ -62,6 +64,12 @@ def parse_reading(metrics: bytes) -> Reading | None:
     except ValueError:
         return None
     return (total, tuple(sorted(_PROCESS.findall(metrics)))) if counts else None
+
+
+def engines_guard(params: KVTransferParams, decode: EngineLease) -> bool:
+    """Whether decode itself fails what it reads too late, and was told when that is."""
+    told = (params.model_extra or {}).get("remote_blocks_expiry_time")
+    return told is not None and decode.evidence.checks_lease
 
 
 class LeaseGuard:

@@ -34,6 +34,8 @@ class TransferEvidence(_Fact):
     observed_backends: tuple[str, ...] = ()
     kv_buffer_device: str | None = None
     nixl_version: str | None = None
+    checks_lease: bool = False
+    """Whether its workers fail a load that ended behind prefill's lease."""
 
 
 class EngineLease(_Fact):

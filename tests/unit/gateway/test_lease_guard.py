@@ -17,8 +17,9 @@ from baton.errors import LegFailed
 from baton.gateway import lease_guard
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
-from baton.gateway.lease_guard import LeaseGuard, parse_reading
-from baton.spec.lease import EngineLease
+from baton.gateway.handoff import KVTransferParams
+from baton.gateway.lease_guard import LeaseGuard, engines_guard, parse_reading
+from baton.spec.lease import EngineLease, TransferEvidence
 from baton.spec.schema import BatonBlock, Recovery
 from tests.unit.gateway.fakes import until
 
@@ -188,6 +189,23 @@ async def test_no_reading_is_begun_for_a_leg_that_failed():
     await asyncio.wait({leg})
     case.watch.offered(leg)
     assert case.watch._timer.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("ends_at", "checks", "enough"),
+    [(12.5, True, True), (12.5, False, False), (None, True, False)],
+)
+def test_engines_that_check_the_lease_themselves_are_believed(ends_at, checks, enough):
+    """Prefill must have said when it ends, and decode that it looks."""
+    params = KVTransferParams.model_validate({
+        "do_remote_prefill": True, "remote_engine_id": "p", "remote_block_ids": [[1]],
+        "remote_host": "x", "remote_port": 1, "remote_blocks_expiry_time": ends_at,
+    })  # fmt: skip
+    decode = EngineLease(
+        replica_id="d", role="decode", url="http://x:1", engine_id="d", model_id="m",
+        evidence=TransferEvidence(checks_lease=checks),
+    )  # fmt: skip
+    assert engines_guard(params, decode) is enough
 
 
 def test_the_counters_of_all_cores_of_an_engine_are_added_up():
