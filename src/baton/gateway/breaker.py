@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from baton.errors import BrokenStream, LegFailed
+from baton.errors import LegFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +57,7 @@ class _Circuit:
     begins well.
     """
 
-    engine_id: str
+    engine_id: str | None = None
     failures: int = 0
     broken: int = 0
     opened: int = 0
@@ -143,20 +143,21 @@ class Breakers:
             self._verdict(engine, None, mine)
 
     @contextmanager
-    def streaming(self, engine: EngineLease) -> Iterator[None]:
+    def streaming(self, replica_id: str) -> Iterator[None]:
         """Around what follows an answer's first byte: three in a row that break off open, too."""
         try:
             yield
-        except BrokenStream:
-            circuit = self._circuit(engine)
-            circuit.broken += 1
-            if circuit.broken >= FAILURES_IN_A_ROW and not circuit.opened:
-                self._open(engine, circuit, "truncated")
+        except LegFailed as failure:
+            if failure.failure != "diverged":  # two engines differ: nobody knows which is wrong
+                circuit = self._circuits.setdefault(replica_id, _Circuit())
+                circuit.broken += 1
+                if circuit.broken >= FAILURES_IN_A_ROW and not circuit.opened:
+                    self._open(replica_id, circuit, failure.failure)
             raise
-        known = self._known(engine)
-        if known is not None:
-            known.broken = 0
-            self._tidy(engine, known)
+        circuit_or_none = self._circuits.get(replica_id)
+        if circuit_or_none is not None:
+            circuit_or_none.broken = 0
+            self._tidy(replica_id, circuit_or_none)
 
     def _verdict(self, engine: EngineLease, failure: FailureKind | None, mine: object) -> None:
         circuit = self._known(engine)
@@ -167,7 +168,7 @@ class Breakers:
                     circuit.broken = 0
                 circuit.failures = circuit.opened = 0
                 circuit.probe = None
-                self._tidy(engine, circuit)
+                self._tidy(engine.replica_id, circuit)
             return
         if failure not in AT_ONCE and failure not in COUNTED:
             self._leave(engine, mine)
@@ -177,9 +178,9 @@ class Breakers:
             return  # a leg from before: what it saw is known
         circuit.failures += 1
         if circuit.opened or failure in AT_ONCE or circuit.failures >= FAILURES_IN_A_ROW:
-            self._open(engine, circuit, failure)
+            self._open(engine.replica_id, circuit, failure)
 
-    def _open(self, engine: EngineLease, circuit: _Circuit, failure: FailureKind) -> None:
+    def _open(self, replica_id: str, circuit: _Circuit, failure: FailureKind) -> None:
         cool_off_s = FIRST_COOL_OFF_S * 2 ** min(circuit.opened, 10)
         cool_off_s *= 1 + JITTER * self._jitter()
         circuit.opened += 1
@@ -188,7 +189,7 @@ class Breakers:
         log.warning(
             "engine is left alone for a while",
             extra={
-                "engine": engine.replica_id,
+                "engine": replica_id,
                 "failure": failure,
                 "cool_off_s": round(min(LONGEST_COOL_OFF_S, cool_off_s), 3),
             },
@@ -207,6 +208,8 @@ class Breakers:
 
     def _known(self, engine: EngineLease) -> _Circuit | None:
         circuit = self._circuits.get(engine.replica_id)
+        if circuit is not None and circuit.engine_id is None:
+            circuit.engine_id = engine.engine_id  # a stream broke first
         if circuit is not None and circuit.engine_id != engine.engine_id:
             del self._circuits[engine.replica_id]  # it has started anew
             return None
@@ -218,9 +221,9 @@ class Breakers:
             circuit = self._circuits[engine.replica_id] = _Circuit(engine.engine_id)
         return circuit
 
-    def _tidy(self, engine: EngineLease, circuit: _Circuit) -> None:
+    def _tidy(self, replica_id: str, circuit: _Circuit) -> None:
         if not (circuit.failures or circuit.broken or circuit.opened):
-            self._circuits.pop(engine.replica_id, None)
+            self._circuits.pop(replica_id, None)
 
     def forget(self, replica_id: str) -> None:
         """The engine was seen to be well by other means."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from baton.errors import ConfigRefused, LegFailed
+from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
 from baton.gateway.breaker import Breakers
 from baton.gateway.engine_client import EngineClient
 from baton.spec.lease import DirectorySnapshot, EngineLease
@@ -30,6 +30,9 @@ log = logging.getLogger("baton.gateway.directory")
 
 SECRET_HEADER = "x-baton-engine-secret"  # noqa: S105  (the header's name)
 PROBE_TIMEOUT_S = 2.0
+REAPPEARS_STEP_S = 0.25
+REAPPEARS_STEPS = 20
+"""Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
 SLOW_PROBES = 3
 """A probe without an answer is how a busy engine looks as well: out after so many in a row."""
 
@@ -70,6 +73,22 @@ class Directory(Protocol):
     @property
     def failures(self) -> int:
         """Reads that failed since the start."""
+
+
+async def need_decode(directory: Directory, *, after_failure: bool) -> None:
+    """Some decode engine to choose from.
+
+    Behind a failure it is waited for: an engine that froze answers its requests before its probes.
+
+    Raises:
+        NoEngineAvailable: There is none.
+    """
+    for _ in range(REAPPEARS_STEPS if after_failure else 0):
+        if directory.decode_engines():
+            return
+        await asyncio.sleep(REAPPEARS_STEP_S)
+    if not directory.decode_engines():
+        raise NoEngineAvailable("No decode engine is ready.")
 
 
 class _View:

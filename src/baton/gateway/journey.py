@@ -21,7 +21,7 @@ from baton.errors import (
     ResponseGone,
 )
 from baton.gateway.decode import decode_body, engine_tag, open_decode
-from baton.gateway.directory import SECRET_HEADER
+from baton.gateway.directory import SECRET_HEADER, need_decode
 from baton.gateway.handoff import ABORT_SETTLES_S
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     from baton.spec.schema import Recovery
 
 log = logging.getLogger("baton.gateway.journey")
-
-REAPPEARS_STEP_S = 0.25
-REAPPEARS_STEPS = 20
-"""Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,8 @@ class Journey:
             while True:
                 attempt += 1
                 if self.ask.tag is None:
-                    await self._need_decode(attempt)  # before prefill computes for nothing
+                    # Before prefill computes for nothing.
+                    await need_decode(self._parts.directory, after_failure=attempt > 1)
                 if not alone:
                     self._offer = await self._prefill()
                     self.prefill_done()
@@ -178,14 +175,6 @@ class Journey:
         self._counted = engine
         if engine is not None:
             self._parts.inflight.begin(engine)
-
-    async def _need_decode(self, attempt: int) -> None:
-        """Some decode engine. Behind a failure, one that froze may be about to be seen well."""
-        for _ in range(1 if attempt == 1 else REAPPEARS_STEPS):
-            if self._parts.directory.decode_engines():
-                return
-            await asyncio.sleep(0 if attempt == 1 else REAPPEARS_STEP_S)
-        raise NoEngineAvailable("No decode engine is ready.")
 
     def _fall_back(self, kind: str) -> None:
         self.timeline.route = "decode_only"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 
 import pytest
 
-from baton.errors import ConfigRefused, LegFailed
-from baton.gateway.directory import FixedDirectory, LeaseDirectory, checked_url
+from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
+from baton.gateway.directory import FixedDirectory, LeaseDirectory, checked_url, need_decode
 from baton.spec.lease import DirectorySnapshot, EngineLease
 from tests.unit.gateway.fakes import FakeEngine
 
@@ -156,3 +157,24 @@ def test_an_engine_has_one_role_and_stands_once(prefill, decode):
     """And there is at least one decode engine."""
     with pytest.raises(ConfigRefused):
         FixedDirectory(prefill, decode)
+
+
+async def test_behind_a_failure_a_decode_engine_that_comes_back_is_waited_for(monkeypatch):
+    """It was frozen and its probes were missed; without a failure nobody waits."""
+    monkeypatch.setattr("baton.gateway.directory.REAPPEARS_STEP_S", 0.001)
+    engines = [_lease("a", state="starting")]
+
+    async def fetch():
+        return DirectorySnapshot(engines=tuple(engines))
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    for after_failure in (False, True):
+        with pytest.raises(NoEngineAvailable):
+            await need_decode(directory, after_failure=after_failure)
+    waiting = asyncio.create_task(need_decode(directory, after_failure=True))
+    await asyncio.sleep(0)
+    engines[0] = _lease("a")
+    await directory._read()
+    await waiting
+    await directory.close()
