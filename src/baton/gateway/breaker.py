@@ -11,7 +11,8 @@ For each engine a small machine, driven by how legs end and by a clock that is h
 - The cool-off is 1 s and doubles with each probe that fails, up to 30 s, with a fifth of jitter so
   that several gateways do not probe together.
 - Half-open lets exactly one request through. A probe that ends without a verdict (its caller hung
-  up) leaves the place to the next.
+  up) leaves the place to the next, and so does one that has said nothing for ten seconds: an answer
+  that is not streamed may take minutes.
 - Busy (429, 503) is no failure, and neither is KV that could not be loaded: that is most often the
   other engine's death.
 
@@ -20,6 +21,7 @@ An engine that starts anew (another `engine_id` or `replica_id`) starts closed.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from baton.errors import LegFailed
+from baton.gateway.prefill import RequestRejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +44,7 @@ FIRST_COOL_OFF_S = 1.0
 LONGEST_COOL_OFF_S = 30.0
 JITTER = 0.2
 FAILURES_IN_A_ROW = 3
+PROBE_PATIENCE_S = 10.0
 AT_ONCE: frozenset[FailureKind] = frozenset({"refused"})
 COUNTED: frozenset[FailureKind] = frozenset({
     "disconnected", "truncated", "timeout", "server_error", "unauthorized", "no_params",
@@ -51,7 +55,10 @@ State = Literal["closed", "open", "half_open"]
 
 @dataclass
 class _Circuit:
-    """What is known about one engine. `opened` counts openings since it was last well.
+    """What is known about one engine.
+
+    `opened` counts openings since it was last well; `epoch` names the last one, and `probed_at` is
+    when its latest probe began.
 
     `failures` before an answer and `broken` streams are counted apart: a stream that will break
     begins well.
@@ -62,7 +69,8 @@ class _Circuit:
     broken: int = 0
     opened: int = 0
     closes_at: float = 0.0
-    probe: object | None = None
+    epoch: int = 0
+    probed_at: float | None = None
 
 
 class Breakers:
@@ -81,6 +89,7 @@ class Breakers:
         self._clock = clock
         self._jitter = jitter
         self._circuits: dict[str, _Circuit] = {}
+        self._epochs = itertools.count(1)
 
     # -- who may be asked ------------------------------------------------------------------------
 
@@ -94,7 +103,8 @@ class Breakers:
         """Whether a request may go there now: closed, or half-open and nobody probes."""
         state = self.state(engine)
         if state == "half_open":
-            return self._circuits[engine.replica_id].probe is None
+            probed_at = self._circuits[engine.replica_id].probed_at
+            return probed_at is None or self._clock() >= probed_at + PROBE_PATIENCE_S
         return state == "closed"
 
     def sound(self, engines: Sequence[EngineLease]) -> list[EngineLease]:
@@ -122,22 +132,23 @@ class Breakers:
     def leg(self, engine: EngineLease) -> Iterator[None]:
         """Around one leg: enter before anything is awaited, and how it ends is the verdict.
 
-        A leg that starts while the circuit is not closed is its probe, when there is none yet.
+        A leg that starts while the circuit is not closed is a probe, also when it was sent only
+        because there is no other engine.
         """
         circuit = self._known(engine)
-        mine: object | None = None
-        if circuit is not None and circuit.opened and circuit.probe is None:
-            mine = circuit.probe = object()
+        mine = 0
+        if circuit is not None and circuit.opened:
+            mine, circuit.probed_at = circuit.epoch, self._clock()
         try:
             yield
         except LegFailed as failure:
             self._verdict(engine, failure.failure, mine)
             raise
-        except Exception:
-            self._verdict(engine, None, mine)  # the engine refused the request: it is well
+        except RequestRejected:
+            self._verdict(engine, None, mine)  # an answer: it is well
             raise
         except BaseException:
-            self._leave(engine, mine)  # the caller went away: nothing is known
+            self._leave(engine, mine)  # the caller went away, or never got so far
             raise
         else:
             self._verdict(engine, None, mine)
@@ -159,22 +170,22 @@ class Breakers:
             circuit_or_none.broken = 0
             self._tidy(replica_id, circuit_or_none)
 
-    def _verdict(self, engine: EngineLease, failure: FailureKind | None, mine: object) -> None:
+    def _verdict(self, engine: EngineLease, failure: FailureKind | None, mine: int) -> None:
         circuit = self._known(engine)
         if failure is None:
-            if circuit is not None and (not circuit.opened or self._is_probe(circuit, mine)):
+            if circuit is not None and (not circuit.opened or mine == circuit.epoch):
                 if circuit.opened:
                     log.info("engine is well again", extra={"engine": engine.replica_id})
                     circuit.broken = 0
                 circuit.failures = circuit.opened = 0
-                circuit.probe = None
+                circuit.probed_at = None
                 self._tidy(engine.replica_id, circuit)
             return
         if failure not in AT_ONCE and failure not in COUNTED:
             self._leave(engine, mine)
             return
         circuit = self._circuit(engine)
-        if circuit.opened and not self._is_probe(circuit, mine):
+        if circuit.opened and mine != circuit.epoch:
             return  # a leg from before: what it saw is known
         circuit.failures += 1
         if circuit.opened or failure in AT_ONCE or circuit.failures >= FAILURES_IN_A_ROW:
@@ -184,7 +195,8 @@ class Breakers:
         cool_off_s = FIRST_COOL_OFF_S * 2 ** min(circuit.opened, 10)
         cool_off_s *= 1 + JITTER * self._jitter()
         circuit.opened += 1
-        circuit.probe = None
+        circuit.epoch = next(self._epochs)
+        circuit.probed_at = None
         circuit.closes_at = self._clock() + min(LONGEST_COOL_OFF_S, cool_off_s)
         log.warning(
             "engine is left alone for a while",
@@ -195,14 +207,10 @@ class Breakers:
             },
         )
 
-    def _leave(self, engine: EngineLease, mine: object) -> None:
+    def _leave(self, engine: EngineLease, mine: int) -> None:
         circuit = self._known(engine)
-        if circuit is not None and self._is_probe(circuit, mine):
-            circuit.probe = None
-
-    @staticmethod
-    def _is_probe(circuit: _Circuit, mine: object) -> bool:
-        return mine is not None and circuit.probe is mine
+        if circuit is not None and circuit.opened and mine == circuit.epoch:
+            circuit.probed_at = None
 
     # -- who they are ----------------------------------------------------------------------------
 

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from baton.errors import LegFailed
+from baton.errors import DeadlinePassed, LegFailed
 from baton.gateway.breaker import (
     AT_ONCE,
     COUNTED,
     FAILURES_IN_A_ROW,
     JITTER,
     LONGEST_COOL_OFF_S,
+    PROBE_PATIENCE_S,
     Breakers,
 )
 from baton.gateway.prefill import RequestRejected
@@ -131,6 +132,32 @@ def test_a_probe_whose_caller_hangs_up_leaves_the_place_to_the_next():
     assert breakers.allows(engine())
 
 
+def test_a_request_that_never_got_to_the_engine_says_nothing_about_it():
+    """Its deadline had passed: no sign of life."""
+    breakers, clock = made()
+    end(breakers, "refused")
+    clock.now += 1
+    with contextlib.suppress(DeadlinePassed), breakers.leg(engine()):
+        raise DeadlinePassed("too late")
+    assert breakers.state(engine()) == "half_open"
+    assert breakers.allows(engine())
+
+
+def test_a_probe_that_says_nothing_for_long_leaves_the_place_and_still_counts():
+    """An answer that is not streamed may take minutes: the engine is not idle meanwhile."""
+    breakers, clock = made()
+    end(breakers, "refused")
+    clock.now += 1
+    with breakers.leg(engine()):
+        clock.now += PROBE_PATIENCE_S - 0.1
+        assert not breakers.allows(engine())
+        clock.now += 0.2
+        assert breakers.allows(engine())
+        with breakers.leg(engine()):
+            assert not breakers.allows(engine())
+        assert breakers.state(engine()) == "closed"
+
+
 def test_a_busy_probe_leaves_the_place_to_the_next():
     """The engine answered, but not whether it is well."""
     breakers, clock = made()
@@ -221,7 +248,8 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.breakers = Breakers(self.clock, lambda: 0.0)
-        self.open_legs: list[tuple[contextlib.AbstractContextManager[None], bool]] = []
+        self.legs: list[tuple[contextlib.AbstractContextManager[None], int, bool]] = []
+        self.openings = 0
         self.engine = engine()
 
     @property
@@ -232,26 +260,29 @@ class AnyOrder(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.clock.now += seconds
 
-    @rule()
-    def an_allowed_leg_starts(self):
-        if not self.breakers.allows(self.engine):
+    @rule(forced=st.booleans())
+    def a_leg_starts(self, forced):
+        """As a gateway sends them; forced where there is no other engine."""
+        allowed = self.breakers.allows(self.engine)
+        if not (allowed or forced):
             return
-        probe = self.state == "half_open"
+        probes = self.state != "closed"
         leg = self.breakers.leg(self.engine)
         leg.__enter__()
-        self.open_legs.append((leg, probe))
-        if probe:
+        self.legs.append((leg, self.openings, probes))
+        if probes:
             assert not self.breakers.allows(self.engine)
 
-    @precondition(lambda self: self.open_legs)
+    @precondition(lambda self: self.legs)
     @rule(
         data=st.data(),
         how=st.sampled_from([None, "hang_up", *sorted(AT_ONCE), *sorted(COUNTED), *NEUTRAL]),
     )
     def a_leg_ends(self, data, how):
-        at = data.draw(st.integers(0, len(self.open_legs) - 1))
-        leg, probe = self.open_legs.pop(at)
+        at = data.draw(st.integers(0, len(self.legs) - 1))
+        leg, opening, probes = self.legs.pop(at)
         before = self.state
+        probes = probes and before != "closed" and opening == self.openings
         left = self.breakers.cool_off_left_s(self.engine)
         if how is None:
             leg.__exit__(None, None, None)
@@ -259,28 +290,29 @@ class AnyOrder(RuleBasedStateMachine):
             error = asyncio.CancelledError() if how == "hang_up" else LegFailed(how, "e")
             with contextlib.suppress(LegFailed, asyncio.CancelledError):
                 leg.__exit__(type(error), error, None)
-        if probe and how is None:
+        failed = how in AT_ONCE or how in COUNTED
+        if probes and how is None:
             assert self.state == "closed"
-        elif probe and (how in AT_ONCE or how in COUNTED):
+        elif probes and failed:
             assert self.state == "open"
-        elif not probe and before != "closed":
-            # Only its probe moves an engine that is not closed.
+            self.openings += 1
+        elif before != "closed":
+            # Only a probe of this opening moves an engine that is not closed.
             assert self.state == before
             assert self.breakers.cool_off_left_s(self.engine) == left
         elif how in AT_ONCE:
             assert self.state == "open"
-        elif how is None or how in NEUTRAL or how == "hang_up":
-            assert self.state == before
-
-    @invariant()
-    def at_most_one_probe_is_out(self):
-        assert sum(probe for _, probe in self.open_legs) <= 1
+            self.openings += 1
+        elif failed:
+            self.openings += self.state == "open"
+        else:
+            assert self.state == "closed"
 
     @invariant()
     def it_can_always_become_well(self):
         """Nothing is shut out for longer than the longest cool-off."""
         assert self.breakers.cool_off_left_s(self.engine) <= LONGEST_COOL_OFF_S
-        if self.state == "half_open" and not any(probe for _, probe in self.open_legs):
+        if self.state == "half_open" and not any(probes for *_, probes in self.legs):
             assert self.breakers.allows(self.engine)
 
     @invariant()
