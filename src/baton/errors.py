@@ -254,6 +254,7 @@ FailureKind = Literal[
     "error_event",  # a stream with an engine's error in it: the KV load failed, or its core died
     "silent",  # a stream that says nothing more
     "diverged",  # an engine that does not repeat what another has said
+    "stale_kv",  # prefill's lease may have ended before decode read the KV
 ]
 
 
