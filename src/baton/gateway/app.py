@@ -32,7 +32,6 @@ from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
-from baton.gateway.handoff import Releases
 from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
 from baton.gateway.lease_guard import LeaseGuard
@@ -40,6 +39,7 @@ from baton.gateway.lifespan import lifespan
 from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.recovery import RetryBudget
+from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight, release_takers

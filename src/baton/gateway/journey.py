@@ -22,10 +22,11 @@ from baton.errors import (
 )
 from baton.gateway.decode import decode_body, engine_tag, open_decode
 from baton.gateway.directory import SECRET_HEADER, need_decode
-from baton.gateway.handoff import ABORT_SETTLES_S
+from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
+from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
     from baton.gateway.engine_client import EngineClient
-    from baton.gateway.handoff import Offer, Releases
     from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
     from baton.gateway.recovery import RetryBudget
+    from baton.gateway.releases import Releases
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
     from baton.gateway.routing import InFlight
@@ -106,7 +107,7 @@ class Journey:
         self._asks_ids = asks_ids
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
-        self._offer: Offer | None = None
+        self._offer: Handoff | None = None
         self._lease: LeaseWatch | None = None
         self.stage = "admit"
         self.prefill_done: Callable[[], None] = lambda: None
@@ -161,7 +162,7 @@ class Journey:
         finally:
             if self._offer is not None:
                 # Not taken: the caller went away, or an error leaves through here.
-                self._parts.releases.release(self._offer, delay_s=ABORT_SETTLES_S)
+                self._parts.releases.give_up(self._offer)
 
     def close(self) -> None:
         """The answer has been handed on, or there is none."""
@@ -188,7 +189,7 @@ class Journey:
 
     # -- prefill ---------------------------------------------------------------------------------
 
-    async def _prefill(self) -> Offer | None:
+    async def _prefill(self) -> Handoff | None:
         """Prefill on some engine within the deadline; None means decode alone."""
         parts, timeline = self._parts, self.timeline
         loop = asyncio.get_running_loop()
@@ -233,7 +234,7 @@ class Journey:
         self._fall_back(failed_as)
         return None
 
-    async def _prefill_on(self, engine: EngineLease, timeout_s: float) -> Offer:
+    async def _prefill_on(self, engine: EngineLease, timeout_s: float) -> Handoff:
         parts, ask = self._parts, self.ask
         leg_id = f"{self._leg_prefix}-p{len(self.timeline.attempts)}"
         if ask.body is None:
@@ -247,9 +248,9 @@ class Journey:
                 ask.route,
                 body,
                 headers=leg_headers(parts.directory, ask.headers, leg_id),
-                request_id=leg_id,
             )
         )
+        handoff = Handoff(engine.replica_id, leg_id)
         if self._lease is not None:
             self._lease.close()
         self._lease = parts.leases.begin(engine)
@@ -258,14 +259,19 @@ class Journey:
         try:
             done, _ = await asyncio.wait({leg}, timeout=max(0.0, timeout_s))
         except asyncio.CancelledError:
-            parts.releases.abandon(leg, engine.replica_id, len(body))
+            parts.releases.give_up(handoff, leg=leg, size=len(body))
             raise
         finally:
             parts.inflight.end(engine)
         if not done:
-            parts.releases.abandon(leg, engine.replica_id, len(body))
+            parts.releases.give_up(handoff, leg=leg, size=len(body))
             raise LegFailed("timeout", engine.replica_id)
-        return leg.result()
+        try:
+            handoff.answered(leg.result())
+        except (LegFailed, RequestRejected) as failure:
+            parts.releases.give_up(handoff, event_of(failure))
+            raise
+        return handoff
 
     # -- decode ----------------------------------------------------------------------------------
 
@@ -290,8 +296,9 @@ class Journey:
         try:
             lease.refuse_late_offer()
         except LegFailed:
-            self._parts.releases.release(offer)
+            self._parts.releases.give_up(offer)
             raise
+        offer.move(Event.ASKED)
         answer = await self._decode(engine, attempt)
         if not engines_guard(offer.params, engine):
             await lease.refuse_late_answer(answer.close)
@@ -331,21 +338,19 @@ class Journey:
             if offer is not None:
                 # vLLM frees the blocks itself when it sees the abort. An engine that hangs may
                 # still be reading them: then their lease must end it, not we.
-                offer.taken()
+                parts.releases.give_up(offer, Event.HUNG)
             raise LegFailed("timeout", engine.replica_id) from exc
         except RequestRejected:
             if offer is not None:
                 # vLLM's own clean-up does not run for what pydantic refuses.
-                parts.releases.release(offer)
+                parts.releases.give_up(offer, Event.REFUSED)
             raise
         except LegFailed:
             if offer is not None:
-                parts.releases.release(
-                    offer, not_through=engine.replica_id, delay_s=ABORT_SETTLES_S
-                )
+                parts.releases.give_up(offer, Event.FAILED, not_through=engine.replica_id)
             raise
         if offer is not None:
-            offer.taken()
+            offer.move(Event.TOOK)
         self.stage = "decode"
         if answer.streamed:
             timeline.add(
