@@ -59,6 +59,7 @@ class EngineSpec:
     extra_args: tuple[str, ...] = ()
     kv_lease_s: int = 30
     kv_load_failure_policy: Literal["fail", "recompute"] = "fail"
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,20 @@ class RealEngine:
     side_channel_port: int
     process: subprocess.Popen[bytes]
     log: Path
+    model: Path
+    model_id: str = MODEL_ID
 
     @property
     def engine_id(self) -> str:
         return self.spec.engine_id
+
+    def freeze(self) -> None:
+        """Stop all its processes where they are, until `thaw`."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End the engine and the processes that it started, at once."""
@@ -152,6 +163,24 @@ def start_pair(
         yield RealPair(prefill.url, decode.url, folder / "model", MODEL_ID, folder)
 
 
+@contextlib.contextmanager
+def start_again(dead: RealEngine) -> Iterator[RealEngine]:
+    """The same engine anew, in the same place: ports, name, model. Ended when the block ends."""
+    engine = _start(
+        dead.spec,
+        model=dead.model,
+        folder=dead.log.parent,
+        model_id=dead.model_id,
+        http=int(dead.url.rsplit(":", 1)[1]),
+        side=dead.side_channel_port,
+    )
+    try:
+        _wait_until_healthy(engine, time.monotonic() + _START_TIMEOUT_S)
+        yield engine
+    finally:
+        _stop([engine])
+
+
 def _start(
     spec: EngineSpec, *, model: Path, folder: Path, model_id: str, http: int, side: int
 ) -> RealEngine:
@@ -173,8 +202,9 @@ def _start(
         }
         command += ["--kv-transfer-config", json.dumps(transfer)]
     environment = os.environ | _ENVIRONMENT | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(side)}
+    environment |= dict(spec.environment)
     path = folder / f"{spec.engine_id}.log"
-    with path.open("wb") as log:
+    with path.open("ab") as log:
         process = subprocess.Popen(
             command,
             env=environment,
@@ -183,7 +213,7 @@ def _start(
             start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
         )
-    return RealEngine(spec, f"http://127.0.0.1:{http}", side, process, path)
+    return RealEngine(spec, f"http://127.0.0.1:{http}", side, process, path, model, model_id)
 
 
 def _end_with_parent() -> None:

@@ -8,6 +8,8 @@ import time
 import httpx
 import pytest
 
+from baton.engine.lease_deadline import EXTENSION_KEY
+from baton.gateway.lease_guard import parse_reading
 from tests.contract import shapes
 from tests.contract.conftest import MESSAGES, PREFILL_PARAMS, PROMPT, eventually
 from tests.real_engines import BLOCK_SIZE, KV_BLOCKS, MODEL_ID
@@ -32,17 +34,21 @@ def _unread(prompt: str) -> dict[str, object]:
 async def test_prefill_answers_where_its_kv_waits(pair):
     """The same keys and types, and numbers that say what is there."""
     params = await pair.prefill()
+    asked = dict(params)
+    if params.pop(EXTENSION_KEY, None) is not None:  # a real engine in an environment with Baton
+        assert type(params["remote_blocks_expiry_time"]) is float
+        params["remote_blocks_expiry_time"] = None
     assert {key: type(value) for key, value in params.items()} == shapes.KV_TRANSFER_PARAMS
     assert params["do_remote_prefill"] is True
     assert params["do_remote_decode"] is False
-    assert params["remote_engine_id"] == "prefill-0"
+    assert params["remote_engine_id"].startswith("prefill-0")  # and this start, with Baton
     assert params["remote_num_tokens"] == len(PROMPT)
     (blocks,) = params["remote_block_ids"]
     assert len(blocks) == -(-len(PROMPT) // BLOCK_SIZE)
     assert params["transfer_mode"] == "pull"
     held = await pair.metric("kv_cache_usage_perc")
     assert held == pytest.approx(len(blocks) / (KV_BLOCKS - 1))
-    await pair.complete(kv_transfer_params=params)
+    await pair.complete(kv_transfer_params=asked)
 
 
 @pytest.mark.parametrize("length", [1, 100, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 700])
@@ -215,3 +221,21 @@ async def test_a_peer_is_known_by_its_engine_id_alone(pair):
     plain = await pair.complete()
     handed = await pair.complete(kv_transfer_params=params)
     assert handed["choices"][0]["text"] == plain["choices"][0]["text"]
+
+
+async def test_prefill_counts_a_lease_that_ran_out_and_says_which_process_it_is(pair):
+    """What the gateway's lease guard reads: the counter moves only when an offer has expired."""
+    reading = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
+    assert reading is not None
+    assert len(reading[1]) > 0
+    params = await pair.prefill()
+    await pair.complete(kv_transfer_params=params)
+    again = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
+    assert again == reading
+    await pair.prefill()  # nobody reads it
+
+    async def counted() -> bool:
+        now = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
+        return now is not None and now == (reading[0] + 1, reading[1])
+
+    await eventually(counted, seconds=45)

@@ -90,30 +90,36 @@ _CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, kv_heads: int = 2) -> Path:
+def make_tiny_model(
+    folder: Path, *, seed: int = 0, kv_heads: int = 2, sliding_window: int | None = None
+) -> Path:
     """Write the tiny model into `folder` and return it. A folder that is complete is left alone.
 
-    The same seed and head count give the same bytes on every machine. The files are written beside
+    The same arguments give the same bytes on every machine. The files are written beside
     `folder` and moved there whole, so that a reader never sees half a model.
 
     Args:
         folder: Where the checkpoint goes; its parents are made.
         seed: Other seeds give models that answer differently.
         kv_heads: Key/value heads, a divisor of 4; tensor parallelism needs as many.
+        sliding_window: Tokens that layer 1 sees. It looks back `_HEADS` tokens only, so the text
+            stays what it is; but vLLM now serves a hybrid model, with two groups of KV layers.
 
     Raises:
-        ValueError: `kv_heads` does not divide 4.
+        ValueError: `kv_heads` does not divide 4, or the window is too small for layer 1.
         ModelUnavailable: `folder` holds something else.
     """
     if kv_heads < 1 or _HEADS % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads} and must divide {_HEADS}")
+    if sliding_window is not None and sliding_window <= _HEADS:
+        raise ValueError(f"sliding_window is {sliding_window} and must be more than {_HEADS}")
     if (folder / "model.safetensors").is_file():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     half = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         half.chmod(0o755)
-        _write(half, seed, kv_heads)
+        _write(half, seed, kv_heads, sliding_window)
         try:
             os.rename(half, folder)  # noqa: PTH104 - Path.rename says no more, os.rename is the fact
         except OSError as exc:
@@ -128,9 +134,9 @@ def make_tiny_model(folder: Path, *, seed: int = 0, kv_heads: int = 2) -> Path:
     return folder
 
 
-def _write(folder: Path, seed: int, kv_heads: int) -> None:
+def _write(folder: Path, seed: int, kv_heads: int, sliding_window: int | None) -> None:
     documents: dict[str, dict[str, Any]] = {
-        "config.json": _config(kv_heads),
+        "config.json": _config(kv_heads, sliding_window),
         "generation_config.json": {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID},
         "tokenizer.json": _tokenizer(),
         "tokenizer_config.json": {
@@ -147,8 +153,16 @@ def _write(folder: Path, seed: int, kv_heads: int) -> None:
     (folder / "model.safetensors").write_bytes(_safetensors(_weights(seed, kv_heads)))
 
 
-def _config(kv_heads: int) -> dict[str, Any]:
+def _config(kv_heads: int, sliding_window: int | None) -> dict[str, Any]:
+    hybrid: dict[str, Any] = {}
+    if sliding_window is not None:
+        # vLLM 0.29 reads both for any Llama (model_executor/models/llama.py).
+        hybrid = {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": sliding_window,
+        }
     return {
+        **hybrid,
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": _HIDDEN,

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from baton.engine.amx import allow_amx
+from baton.engine.lease_deadline import checks_lease
 from baton.spec.lease import TransferEvidence
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class WorkerEvidence:
             "connector": type(connector).__name__,
             "observed_backends": sorted(getattr(agent, "backends", {}) or {}),
             "kv_buffer_device": getattr(worker, "kv_buffer_device", None),
+            "checks_lease": checks_lease(worker),
         }
 
 
@@ -62,6 +64,7 @@ def gather_evidence(
         observed_backends=observed,
         kv_buffer_device=devices.pop() if len(devices) == 1 else None,
         nixl_version=_nixl_version(),
+        checks_lease=bool(workers) and all(worker.get("checks_lease") for worker in workers),
     )
 
 

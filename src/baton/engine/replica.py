@@ -33,7 +33,7 @@ from baton.spec.schema import BatonBlock
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ray.serve.llm import LLMConfig
 
@@ -43,6 +43,18 @@ log = logging.getLogger("baton.engine.replica")
 
 # Each renewal may be lost four times before the lease ends.
 RENEWALS_PER_LEASE = 5
+
+
+VLLM_KV_LEASE_S = 30.0
+"""VLLM 0.29's default (nixl/base_scheduler.py)."""
+
+
+def kv_lease_s(kv_transfer_config: Mapping[str, Any] | None) -> float:
+    """How long this engine keeps an offer that nobody reads; 0 without a connector."""
+    if kv_transfer_config is None:
+        return 0.0
+    extra = kv_transfer_config.get("kv_connector_extra_config") or {}
+    return float(extra.get("kv_lease_duration") or VLLM_KV_LEASE_S)
 
 
 class _EmbeddedServer(uvicorn.Server):
@@ -169,6 +181,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
             pid=os.getpid(),
             max_model_len=config.model_config.max_model_len,
             block_size=config.cache_config.block_size,
+            kv_lease_s=kv_lease_s(kv_transfer),
             tensor_parallel_size=config.parallel_config.tensor_parallel_size,
             vllm_version=vllm_version,
             evidence=gather_evidence(workers, kv_transfer),

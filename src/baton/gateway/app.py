@@ -32,13 +32,14 @@ from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
-from baton.gateway.handoff import Releases
 from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
+from baton.gateway.lease_guard import LeaseGuard
 from baton.gateway.lifespan import lifespan
 from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.recovery import RetryBudget
+from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight, release_takers
@@ -140,13 +141,12 @@ class GatewayApp:
                 await self.directory.start()
                 self.keys.start()
                 client = self._client = EngineClient()
+
+                def headers(leg_id: str) -> dict[str, str]:
+                    return leg_headers(self.directory, {"content-type": "application/json"}, leg_id)
+
                 releases = Releases(
-                    client,
-                    lambda: release_takers(self.directory),
-                    lambda leg_id: leg_headers(
-                        self.directory, {"content-type": "application/json"}, leg_id
-                    ),
-                    self.metrics,
+                    client, lambda: release_takers(self.directory), headers, self.metrics
                 )
                 self._parts = Parts(
                     client,
@@ -156,6 +156,7 @@ class GatewayApp:
                     self.metrics,
                     self.settings.recovery,
                     RetryBudget(),
+                    LeaseGuard(client, headers, self.settings.recovery.kv_lease_s),
                 )
         return self._parts
 

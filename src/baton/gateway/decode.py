@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from baton.gateway.engine_client import EngineAnswer, EngineClient
-    from baton.gateway.handoff import Offer
+    from baton.gateway.handoff import Handoff
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
     from baton.spec.lease import EngineLease
@@ -47,7 +47,7 @@ def tag_in(response_id: str) -> str | None:
 
 
 def decode_body(
-    body: Body, route: Route, engine: EngineLease, offer: Offer | None, *, asks_ids: bool = False
+    body: Body, route: Route, engine: EngineLease, offer: Handoff | None, *, asks_ids: bool = False
 ) -> Body:
     """A copy of the caller's body for a decode engine.
 

@@ -2,8 +2,8 @@
 
 `LeaseDirectory` polls a snapshot of leases (the directory actor, or anything that returns one) and
 keeps the last known view when a poll fails: a gateway must outlive its directory. `FixedDirectory`
-has a list of URLs and probes them itself. In both, an engine that refused a connection is suspect
-for a moment, so that the next request does not run into it as well.
+has a list of URLs and probes them itself. In both, an engine whose legs fail is left alone for a
+while (`breaker`), so that the next request does not run into it as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from baton.errors import ConfigRefused, LegFailed
+from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
+from baton.gateway.breaker import Breakers
 from baton.gateway.engine_client import EngineClient
 from baton.spec.lease import DirectorySnapshot, EngineLease
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("baton.gateway.directory")
 
 SECRET_HEADER = "x-baton-engine-secret"  # noqa: S105  (the header's name)
-COOL_OFF_S = 2.0
 PROBE_TIMEOUT_S = 2.0
+REAPPEARS_STEP_S = 0.25
+REAPPEARS_STEPS = 20
+"""Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
 SLOW_PROBES = 3
 """A probe without an answer is how a busy engine looks as well: out after so many in a row."""
 
@@ -55,11 +58,9 @@ class Directory(Protocol):
     def model_ids(self) -> frozenset[str]:
         """Names that `model` may have. Empty while nothing is known."""
 
-    def suspect(self, replica_id: str) -> None:
-        """A connection to this engine failed just now."""
-
-    def is_suspect(self, replica_id: str) -> bool:
-        """Whether the engine is in its cool-off."""
+    @property
+    def breakers(self) -> Breakers:
+        """Told how legs end, and asked who may be sent one."""
 
     @property
     def engine_secret(self) -> str | None:
@@ -74,14 +75,30 @@ class Directory(Protocol):
         """Reads that failed since the start."""
 
 
+async def need_decode(directory: Directory, *, after_failure: bool) -> None:
+    """Some decode engine to choose from.
+
+    Behind a failure it is waited for: an engine that froze answers its requests before its probes.
+
+    Raises:
+        NoEngineAvailable: There is none.
+    """
+    for _ in range(REAPPEARS_STEPS if after_failure else 0):
+        if directory.decode_engines():
+            return
+        await asyncio.sleep(REAPPEARS_STEP_S)
+    if not directory.decode_engines():
+        raise NoEngineAvailable("No decode engine is ready.")
+
+
 class _View:
-    """What both directories share: the last snapshot, suspects, the reading task."""
+    """What both directories share: the last snapshot, the circuit breakers, the reading task."""
 
     def __init__(self, interval_s: float) -> None:
+        self.breakers = Breakers()
         self._interval_s = interval_s
         self._engines: tuple[EngineLease, ...] = ()
         self._secret: str | None = None
-        self._suspects: dict[str, float] = {}
         self._read_at: float | None = None
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
@@ -94,32 +111,17 @@ class _View:
     def age_s(self) -> float | None:
         return None if self._read_at is None else time.monotonic() - self._read_at
 
-    def suspect(self, replica_id: str) -> None:
-        if not self.is_suspect(replica_id):
-            log.warning("engine is suspect for a moment", extra={"engine": replica_id})
-        self._suspects[replica_id] = time.monotonic() + COOL_OFF_S
-
-    def is_suspect(self, replica_id: str) -> bool:
-        until = self._suspects.get(replica_id)
-        if until is None:
-            return False
-        if time.monotonic() < until:
-            return True
-        del self._suspects[replica_id]
-        return False
-
     def _ready(self, role: Role) -> list[EngineLease]:
         return [e for e in self._engines if e.role == role and e.state == "ready"]
 
     def prefill_engines(self) -> Sequence[EngineLease]:
-        # Without prefill there is still decode alone, so a suspect is not worth a try.
-        return [e for e in self._ready("prefill") if not self.is_suspect(e.replica_id)]
+        # Without prefill there is still decode alone, so an open circuit is not worth a try.
+        return self.breakers.sound(self._ready("prefill"))
 
     def decode_engines(self) -> Sequence[EngineLease]:
         ready = self._ready("decode")
-        sound = [e for e in ready if not self.is_suspect(e.replica_id)]
-        # Without decode there is nothing: a suspect is better than an error.
-        return sound or ready
+        # Without decode there is nothing: an engine that failed is better than an error.
+        return self.breakers.sound(ready) or self.breakers.soonest(ready)
 
     def all_engines(self) -> Sequence[EngineLease]:
         return self._engines
@@ -185,6 +187,7 @@ class LeaseDirectory(_View):
             log.info("the directory can be read again", extra={"engines": len(snapshot.engines)})
         self._lost = False
         self._engines = snapshot.engines
+        self.breakers.keep(snapshot.engines)
         self._secret = snapshot.engine_secret
         self._read_at = time.monotonic()
 
@@ -294,7 +297,7 @@ class FixedDirectory(_View):
         self._models[engine.replica_id] = frozenset(name for name, _ in cards)
         if engine.state != "ready":
             log.info("engine is ready", extra={"engine": engine.url, "role": engine.role})
-            self._suspects.pop(engine.replica_id, None)
+            self.breakers.forget(engine.replica_id)
         name, max_model_len = cards[0]
         return engine.model_copy(
             update={"state": "ready", "model_id": name, "max_model_len": max_model_len}

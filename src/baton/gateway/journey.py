@@ -21,10 +21,12 @@ from baton.errors import (
     ResponseGone,
 )
 from baton.gateway.decode import decode_body, engine_tag, open_decode
-from baton.gateway.directory import SECRET_HEADER
-from baton.gateway.handoff import ABORT_SETTLES_S
+from baton.gateway.directory import SECRET_HEADER, need_decode
+from baton.gateway.handoff import Event, Handoff
+from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
+from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
     from baton.gateway.engine_client import EngineClient
-    from baton.gateway.handoff import Offer, Releases
+    from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
     from baton.gateway.recovery import RetryBudget
+    from baton.gateway.releases import Releases
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
     from baton.gateway.routing import InFlight
@@ -57,6 +60,7 @@ class Parts:
     metrics: GatewayMetrics
     settings: Recovery
     budget: RetryBudget
+    leases: LeaseGuard
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class Journey:
         self._asks_ids = asks_ids
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
-        self._offer: Offer | None = None
+        self._offer: Handoff | None = None
+        self._lease: LeaseWatch | None = None
         self.stage = "admit"
         self.prefill_done: Callable[[], None] = lambda: None
         timeline.route = "pd" if ask.why_alone is None else "decode_only"
@@ -130,15 +135,18 @@ class Journey:
         try:
             while True:
                 attempt += 1
+                if self.ask.tag is None:
+                    # Before prefill computes for nothing.
+                    await need_decode(self._parts.directory, after_failure=attempt > 1)
                 if not alone:
-                    self._need_decode()  # before prefill computes for nothing
                     self._offer = await self._prefill()
                     self.prefill_done()
                     alone = self._offer is None
                 engine = self._pick_decode(tried)
                 started = self.timeline.now()
                 try:
-                    return await self._decode(engine, attempt)
+                    with self._parts.directory.breakers.leg(engine):
+                        return await self._decode_in_time(engine, attempt)
                 except LegFailed as failure:
                     self._offer = None  # released or spent: the next try has its own or none
                     self.timeline.failed_attempt(
@@ -154,11 +162,13 @@ class Journey:
         finally:
             if self._offer is not None:
                 # Not taken: the caller went away, or an error leaves through here.
-                self._parts.releases.release(self._offer, delay_s=ABORT_SETTLES_S)
+                self._parts.releases.give_up(self._offer)
 
     def close(self) -> None:
         """The answer has been handed on, or there is none."""
         self._count(None)
+        if self._lease is not None:
+            self._lease.close()
 
     def _count(self, engine: EngineLease | None) -> None:
         if self._counted is not None:
@@ -166,10 +176,6 @@ class Journey:
         self._counted = engine
         if engine is not None:
             self._parts.inflight.begin(engine)
-
-    def _need_decode(self) -> None:
-        if not self._parts.directory.decode_engines():
-            raise NoEngineAvailable("No decode engine is ready.")
 
     def _fall_back(self, kind: str) -> None:
         self.timeline.route = "decode_only"
@@ -183,7 +189,7 @@ class Journey:
 
     # -- prefill ---------------------------------------------------------------------------------
 
-    async def _prefill(self) -> Offer | None:
+    async def _prefill(self) -> Handoff | None:
         """Prefill on some engine within the deadline; None means decode alone."""
         parts, timeline = self._parts, self.timeline
         loop = asyncio.get_running_loop()
@@ -201,7 +207,8 @@ class Journey:
             self.stage = "prefill"
             started = timeline.now()
             try:
-                offer = await self._prefill_on(engine, deadline - loop.time())
+                with parts.directory.breakers.leg(engine):
+                    offer = await self._prefill_on(engine, deadline - loop.time())
             except LegFailed as failure:
                 timeline.failed_attempt(
                     "prefill", engine.replica_id, failure.failure, timeline.now() - started
@@ -227,7 +234,7 @@ class Journey:
         self._fall_back(failed_as)
         return None
 
-    async def _prefill_on(self, engine: EngineLease, timeout_s: float) -> Offer:
+    async def _prefill_on(self, engine: EngineLease, timeout_s: float) -> Handoff:
         parts, ask = self._parts, self.ask
         leg_id = f"{self._leg_prefix}-p{len(self.timeline.attempts)}"
         if ask.body is None:
@@ -241,21 +248,30 @@ class Journey:
                 ask.route,
                 body,
                 headers=leg_headers(parts.directory, ask.headers, leg_id),
-                request_id=leg_id,
             )
         )
+        handoff = Handoff(engine.replica_id, leg_id)
+        if self._lease is not None:
+            self._lease.close()
+        self._lease = parts.leases.begin(engine)
+        leg.add_done_callback(self._lease.offered)
         parts.inflight.begin(engine)
         try:
             done, _ = await asyncio.wait({leg}, timeout=max(0.0, timeout_s))
         except asyncio.CancelledError:
-            parts.releases.abandon(leg, engine.replica_id, len(body))
+            parts.releases.give_up(handoff, leg=leg, size=len(body))
             raise
         finally:
             parts.inflight.end(engine)
         if not done:
-            parts.releases.abandon(leg, engine.replica_id, len(body))
+            parts.releases.give_up(handoff, leg=leg, size=len(body))
             raise LegFailed("timeout", engine.replica_id)
-        return leg.result()
+        try:
+            handoff.answered(leg.result())
+        except (LegFailed, RequestRejected) as failure:
+            parts.releases.give_up(handoff, event_of(failure))
+            raise
+        return handoff
 
     # -- decode ----------------------------------------------------------------------------------
 
@@ -271,6 +287,22 @@ class Journey:
         if engine is None:
             raise NoEngineAvailable("No decode engine is ready.")
         return engine
+
+    async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
+        """Decode, and believe it only while prefill's lease on what it read surely lived."""
+        offer, lease = self._offer, self._lease
+        if offer is None or lease is None:
+            return await self._decode(engine, attempt)
+        try:
+            lease.refuse_late_offer()
+        except LegFailed:
+            self._parts.releases.give_up(offer)
+            raise
+        offer.move(Event.ASKED)
+        answer = await self._decode(engine, attempt)
+        if not engines_guard(offer.params, engine):
+            await lease.refuse_late_answer(answer.close)
+        return answer
 
     async def _decode(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
         parts, ask, timeline = self._parts, self.ask, self.timeline
@@ -306,21 +338,19 @@ class Journey:
             if offer is not None:
                 # vLLM frees the blocks itself when it sees the abort. An engine that hangs may
                 # still be reading them: then their lease must end it, not we.
-                offer.taken()
+                parts.releases.give_up(offer, Event.HUNG)
             raise LegFailed("timeout", engine.replica_id) from exc
         except RequestRejected:
             if offer is not None:
                 # vLLM's own clean-up does not run for what pydantic refuses.
-                parts.releases.release(offer)
+                parts.releases.give_up(offer, Event.REFUSED)
             raise
         except LegFailed:
             if offer is not None:
-                parts.releases.release(
-                    offer, not_through=engine.replica_id, delay_s=ABORT_SETTLES_S
-                )
+                parts.releases.give_up(offer, Event.FAILED, not_through=engine.replica_id)
             raise
         if offer is not None:
-            offer.taken()
+            offer.move(Event.TOOK)
         self.stage = "decode"
         if answer.streamed:
             timeline.add(
@@ -352,8 +382,6 @@ class Journey:
     # -- both ------------------------------------------------------------------------------------
 
     def _leg_failed(self, leg: str, engine: EngineLease, failure: LegFailed) -> None:
-        if failure.failure in ("refused", "disconnected"):
-            self._parts.directory.suspect(engine.replica_id)
         log.warning(
             "%s leg failed",
             leg,

@@ -83,6 +83,9 @@ def render_metrics(app: GatewayApp) -> bytes:
     metrics.overflow_inflight.set(0 if app.overflow is None else app.overflow.inflight)
     metrics.engines.labels("prefill").set(len(directory.prefill_engines()))
     metrics.engines.labels("decode").set(len(directory.decode_engines()))
+    metrics.set_circuits(
+        (e.replica_id, e.role, directory.breakers.state(e)) for e in directory.all_engines()
+    )
     metrics.directory_age.set(-1 if directory.age_s is None else directory.age_s)
     metrics.set_directory_failures(directory.failures)
     return metrics.render()
@@ -98,7 +101,8 @@ def engines_view(app: GatewayApp) -> dict[str, Any]:
             {
                 **engine.model_dump(mode="json"),
                 "inflight": app.inflight.count(engine.replica_id),
-                "suspect": app.directory.is_suspect(engine.replica_id),
+                "circuit": app.directory.breakers.state(engine),
+                "cool_off_left_s": round(app.directory.breakers.cool_off_left_s(engine), 3),
             }
             for engine in app.directory.all_engines()
         ],

@@ -8,14 +8,14 @@ import msgspec
 
 from baton.errors import LegFailed, PrefillFailed
 from baton.gateway.engine_client import failure_of_status
-from baton.gateway.handoff import FOR_PREFILL, parse_offer
+from baton.gateway.handoff import FOR_PREFILL, parse_params
 from baton.gateway.openai_errors import reshape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from baton.gateway.engine_client import EngineClient
-    from baton.gateway.handoff import Offer
+    from baton.gateway.handoff import KVTransferParams
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
     from baton.spec.lease import EngineLease
@@ -71,8 +71,7 @@ async def run_prefill(
     body: bytes,
     *,
     headers: Mapping[str, str],
-    request_id: str,
-) -> Offer:
+) -> KVTransferParams:
     """Send the prefill leg (`prefill_body`, encoded) and read its offer.
 
     Raises:
@@ -90,6 +89,6 @@ async def run_prefill(
     if answer.status >= 400:  # noqa: PLR2004
         raise RequestRejected(answer.status, reshape(answer.status, raw))
     try:
-        return parse_offer(msgspec.json.decode(raw), engine.replica_id, request_id)
+        return parse_params(msgspec.json.decode(raw), engine.replica_id)
     except (msgspec.DecodeError, PrefillFailed) as exc:
         raise LegFailed("no_params", engine.replica_id, str(exc)) from exc

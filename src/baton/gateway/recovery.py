@@ -38,13 +38,14 @@ def after_decode_failure(
     """What follows a decode leg that failed before its first byte.
 
     The same engine is asked again only when it may well answer: it dropped a connection, or could
-    not load this request's KV. It is not when it refuses, is busy, or let the time pass.
+    not load this request's KV, or not in time. It is not when it refuses, is busy, or let the time
+    pass.
     """
     if attempt >= max_attempts or not budget:
         return "give_up"
     if others:
         return "another_decode"
-    if kind in ("disconnected", "truncated", "error_event", "server_error"):
+    if kind in ("disconnected", "truncated", "error_event", "server_error", "stale_kv"):
         return "same_decode"
     return "give_up"
 

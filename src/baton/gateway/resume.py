@@ -23,6 +23,7 @@ from baton.gateway.transcript import Transcript, parse_event, write_event
 from baton.observe.timeline import Timeline
 
 if TYPE_CHECKING:
+    from baton.gateway.breaker import Breakers
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.journey import Parts
     from baton.gateway.sources import Place, Source
@@ -75,7 +76,6 @@ class Resumer:
         if failure == "diverged":
             raise CannotResume("another engine did not repeat what was sent")
         self._dead.add(failed)
-        self._parts.directory.suspect(failed)
         self._count_tries()
         started = self._timeline.now()
         how, source = await self._source()
@@ -92,6 +92,11 @@ class Resumer:
             },
         )
         return source
+
+    @property
+    def breakers(self) -> Breakers:
+        """Told how streams end."""
+        return self._parts.directory.breakers
 
     def close(self) -> None:
         """The stream has ended, or breaks anew."""

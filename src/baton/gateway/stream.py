@@ -54,7 +54,8 @@ async def relay(
     try:
         while True:
             try:
-                ended_at = await _pass_on(source, caller, route, attention, last_words)
+                with resumer.breakers.streaming(source.engine_id):
+                    ended_at = await _pass_on(source, caller, route, attention, last_words)
                 break
             except LegFailed as failure:
                 source.close()

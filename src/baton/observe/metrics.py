@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from baton.observe.timeline import Timeline
 
 _STAGE_BUCKETS = (
@@ -94,6 +96,12 @@ class GatewayMetrics:
             "baton_engines",
             "Engines this gateway would send a request to now.",
             ["role"],
+            registry=self.registry,
+        )
+        self.circuits = Gauge(
+            "baton_engine_circuit",
+            "Circuit breaker of each engine: 0 closed, 1 half-open, 2 open.",
+            ["engine", "role"],
             registry=self.registry,
         )
         self.directory_age = Gauge(
@@ -181,6 +189,12 @@ class GatewayMetrics:
         self.rejected.labels(code).inc()
         if key is not None:
             self.key_rejected.labels(key, code).inc()
+
+    def set_circuits(self, circuits: Iterable[tuple[str, str, str]]) -> None:
+        """Take over the breakers' states: engine, role, state. Engines that are gone leave."""
+        self.circuits.clear()
+        for engine, role, state in circuits:
+            self.circuits.labels(engine, role).set(("closed", "half_open", "open").index(state))
 
     def set_directory_failures(self, total: int) -> None:
         """Take over the directory's own count."""

@@ -34,6 +34,8 @@ class TransferEvidence(_Fact):
     observed_backends: tuple[str, ...] = ()
     kv_buffer_device: str | None = None
     nixl_version: str | None = None
+    checks_lease: bool = False
+    """Whether its workers fail a load that ended behind prefill's lease."""
 
 
 class EngineLease(_Fact):
@@ -50,6 +52,8 @@ class EngineLease(_Fact):
     pid: int = 0
     max_model_len: int = 0
     block_size: int = 0
+    kv_lease_s: float = 0.0
+    """How long prefill keeps the KV of an offer that nobody reads; 0 when that is not known."""
     tensor_parallel_size: int = 1
     vllm_version: str = ""
     load: EngineLoad = EngineLoad()

@@ -41,6 +41,9 @@ class Recovery(Frozen):
     decode_first_byte_timeout_s: Seconds = 60.0
     request_timeout_s: Seconds = 600.0
     max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    # What `kv_connector_extra_config.kv_lease_duration` of the engines is, where they cannot say it
+    # themselves (`baton gateway --prefill … --decode …`). 30 is vLLM's default.
+    kv_lease_s: Seconds = 30.0
     resume_streams: bool = True
     keep_alive_s: Annotated[float, Field(ge=0, le=3600)] = 15.0
     """A streamed answer that is silent for so long gets an SSE comment; 0 for never."""

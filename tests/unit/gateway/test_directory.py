@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 
 import pytest
 
-from baton.errors import ConfigRefused
-from baton.gateway.directory import FixedDirectory, LeaseDirectory, checked_url
+from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
+from baton.gateway.directory import FixedDirectory, LeaseDirectory, checked_url, need_decode
 from baton.spec.lease import DirectorySnapshot, EngineLease
 from tests.unit.gateway.fakes import FakeEngine
 
@@ -53,23 +55,44 @@ async def test_only_ready_engines_of_the_role_are_chosen_from():
     await directory.close()
 
 
-async def test_a_suspect_is_avoided_unless_nothing_else_decodes(monkeypatch):
-    """A decode suspect is better than an error; a prefill suspect is not worth a try."""
-    engines = (_lease("a"), _lease("b"), _lease("p", "prefill"))
+def _refuse(directory, engine):
+    with contextlib.suppress(LegFailed), directory.breakers.leg(engine):
+        raise LegFailed("refused", engine.replica_id)
+
+
+async def test_an_engine_that_refused_is_avoided_unless_nothing_else_decodes():
+    """Without decode there is nothing, so the one that may be well first is tried all the same."""
+    a, b, p = _lease("a"), _lease("b"), _lease("p", "prefill")
 
     async def fetch():
-        return DirectorySnapshot(engines=engines)
+        return DirectorySnapshot(engines=(a, b, p))
 
     directory = LeaseDirectory(fetch, interval_s=60)
     await directory.start()
-    directory.suspect("a")
-    directory.suspect("p")
-    assert [e.replica_id for e in directory.decode_engines()] == ["b"]
+    _refuse(directory, a)
+    _refuse(directory, p)
+    assert list(directory.decode_engines()) == [b]
     assert directory.prefill_engines() == []
-    directory.suspect("b")
-    assert len(directory.decode_engines()) == 2
-    monkeypatch.setattr("baton.gateway.directory.time.monotonic", lambda: 1e12)
-    assert not directory.is_suspect("a")
+    _refuse(directory, b)
+    _refuse(directory, a)  # tried nevertheless, and failed again: b will be well first
+    assert list(directory.decode_engines()) == [b]
+    await directory.close()
+
+
+async def test_an_engine_that_comes_back_under_another_id_is_chosen_at_once():
+    """A replica that was started anew has nothing to do with the one that refused."""
+    engines = [_lease("a")]
+
+    async def fetch():
+        return DirectorySnapshot(engines=tuple(engines))
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    _refuse(directory, engines[0])
+    assert directory.breakers.state(engines[0]) == "open"
+    engines[0] = engines[0].model_copy(update={"engine_id": "a-anew"})
+    await directory._read()
+    assert directory.breakers.state(directory.decode_engines()[0]) == "closed"
     await directory.close()
 
 
@@ -134,3 +157,24 @@ def test_an_engine_has_one_role_and_stands_once(prefill, decode):
     """And there is at least one decode engine."""
     with pytest.raises(ConfigRefused):
         FixedDirectory(prefill, decode)
+
+
+async def test_behind_a_failure_a_decode_engine_that_comes_back_is_waited_for(monkeypatch):
+    """It was frozen and its probes were missed; without a failure nobody waits."""
+    monkeypatch.setattr("baton.gateway.directory.REAPPEARS_STEP_S", 0.001)
+    engines = [_lease("a", state="starting")]
+
+    async def fetch():
+        return DirectorySnapshot(engines=tuple(engines))
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    for after_failure in (False, True):
+        with pytest.raises(NoEngineAvailable):
+            await need_decode(directory, after_failure=after_failure)
+    waiting = asyncio.create_task(need_decode(directory, after_failure=True))
+    await asyncio.sleep(0)
+    engines[0] = _lease("a")
+    await directory._read()
+    await waiting
+    await directory.close()

@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from baton.gateway import handoff
+from baton.gateway import releases
 from baton.spec.schema import Admission, BatonBlock, Recovery
 from tests.unit.gateway.fakes import LONG, Behave, stack, until
 
 
 async def test_a_late_prefill_is_cancelled(monkeypatch):
     """What passed its deadline does not go on computing."""
-    monkeypatch.setattr(handoff, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(releases, "PATIENCE_S", 0.1)
     settings = BatonBlock(recovery=Recovery(prefill_timeout_s=0.05))
     async with stack(settings=settings) as s:
         s.prefill[0].always = Behave(delay_s=30)
@@ -46,7 +46,7 @@ async def _hang_up(s, body, when):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_hang_up_during_prefill_cancels_prefill(stream, monkeypatch):
     """And decode is never asked."""
-    monkeypatch.setattr(handoff, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(releases, "PATIENCE_S", 0.1)
     async with stack() as s:
         s.prefill[0].always = Behave(delay_s=30)
         await _hang_up(s, {"prompt": LONG, "stream": stream}, lambda: s.prefill[0].running == 1)
@@ -69,9 +69,9 @@ async def test_a_hang_up_as_prefill_ends_releases_its_kv_through_decode():
 
 async def test_a_storm_of_hang_ups_does_not_keep_prefill_busy(monkeypatch):
     """A few legs are let finish; the others are closed soon."""
-    monkeypatch.setattr(handoff, "PATIENCE_S", 60)
-    monkeypatch.setattr(handoff, "IMPATIENCE_S", 0.01)
-    monkeypatch.setattr(handoff, "_PATIENT_LEGS", 4)
+    monkeypatch.setattr(releases, "PATIENCE_S", 60)
+    monkeypatch.setattr(releases, "IMPATIENCE_S", 0.01)
+    monkeypatch.setattr(releases, "_PATIENT_LEGS", 4)
     async with stack() as s:
         gate = s.prefill[0].gate = asyncio.Event()
         storm = [
@@ -86,7 +86,7 @@ async def test_a_storm_of_hang_ups_does_not_keep_prefill_busy(monkeypatch):
 
 async def test_a_long_prompt_is_closed_soon(monkeypatch):
     """An abort saves the steps that are still to come."""
-    monkeypatch.setattr(handoff, "PATIENCE_S", 60)
+    monkeypatch.setattr(releases, "PATIENCE_S", 60)
     async with stack() as s:
         s.prefill[0].always = Behave(delay_s=60)
         await _hang_up(s, {"prompt": LONG * 300}, lambda: s.prefill[0].running == 1)

@@ -87,12 +87,34 @@ async def test_a_prefill_that_fails_means_prefill_on_decode(behave, kind):
         assert "prefill_s" not in line["stages"]
 
 
-async def test_a_prefill_that_refuses_is_suspect_and_the_next_request_avoids_it():
-    """One request finds out; the next does not try."""
+async def test_a_prefill_that_refuses_is_left_alone_and_the_next_request_avoids_it():
+    """One request finds out; the next does not try, and anybody may look."""
     async with stack() as s:
         await s.prefill[0].stop()
         assert (await s.complete())[2]["x-baton-fallback"] == "prefill_refused"
         assert (await s.complete())[2]["x-baton-fallback"] == "no_prefill_engine"
+        engines = json.loads((await s.get("/baton/engines"))[1])["engines"]
+        assert {e["role"]: e["circuit"] for e in engines} == {"prefill": "open", "decode": "closed"}
+        metric = f'baton_engine_circuit{{engine="{s.prefill[0].url}",role="prefill"}} 2.0'
+        assert metric in (await s.get("/metrics"))[1].decode()
+
+
+async def test_an_outage_of_all_prefill_engines_makes_no_storm_of_retries():
+    """1,000 requests at once: each gets its answer from decode, and what was tried in vain is at
+    most one leg each, and the budget's 100 and a fifth of a leg for each request on top."""
+    limit = BatonBlock(admission=Admission(max_inflight=1000, max_queue=0))
+    async with stack(prefill=3, settings=limit) as s:
+        for engine in s.prefill:
+            engine.always = Behave(status=500)
+        answers = await asyncio.gather(*(s.complete() for _ in range(1000)))
+        assert {status for status, _, _ in answers} == {200}
+        assert {headers["x-baton-route"] for _, _, headers in answers} == {"decode_only"}
+        tried = sum(len(engine.seen) for engine in s.prefill)
+        assert tried <= 1000 + 100 + 200
+        before = tried
+        for _ in range(100):  # afterwards hardly anybody tries
+            await s.complete()
+        assert sum(len(engine.seen) for engine in s.prefill) - before <= 10
 
 
 async def test_a_failed_prefill_is_tried_on_another_engine_first():

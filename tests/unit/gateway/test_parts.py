@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from baton.errors import PrefillFailed, RequestRefused
 from baton.gateway.decode import decode_body, engine_tag, error_in, tag_in
 from baton.gateway.eligibility import UNFIT, why_decode_alone
-from baton.gateway.handoff import FOR_PREFILL, parse_offer, release_body
+from baton.gateway.handoff import FOR_PREFILL, Handoff, parse_params
 from baton.gateway.prefill import prefill_body
 from baton.gateway.recovery import RetryBudget, after_decode_failure, after_prefill_failure
+from baton.gateway.releases import release_body
 from baton.gateway.request_body import MAX_DEPTH, encode_body, parse_body
 from baton.gateway.routes import TABLE, local_path, lookup
 from baton.gateway.routing import InFlight, choose, load_of
@@ -205,7 +206,8 @@ GOOD = {
 
 def test_prefills_offer_reaches_decode_whole():
     """With what a newer vLLM may add."""
-    offer = parse_offer({"kv_transfer_params": GOOD}, "p", "id")
+    offer = Handoff("p", "id")
+    offer.answered(parse_params({"kv_transfer_params": GOOD}, "p"))
     assert (
         decode_body({"prompt": "x"}, COMPLETIONS, _lease("d"), offer)["kv_transfer_params"] == GOOD
     )
@@ -219,13 +221,12 @@ def test_prefills_offer_reaches_decode_whole():
 def test_an_offer_that_could_kill_decode_is_not_sent(change):
     """vLLM asserts on params without blocks, and the assertion ends its core."""
     with pytest.raises(PrefillFailed):
-        parse_offer({"kv_transfer_params": {**GOOD, **change}}, "p", "id")
+        parse_params({"kv_transfer_params": {**GOOD, **change}}, "p")
 
 
 def test_a_release_is_a_request_that_no_engine_takes():
     """Refused for its model, and for its suffix should names not be checked."""
-    offer = parse_offer({"kv_transfer_params": GOOD}, "p", "id")
-    body = release_body(offer.params)
+    body = release_body(parse_params({"kv_transfer_params": GOOD}, "p"))
     assert body["kv_transfer_params"] == GOOD
     assert "suffix" in body
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_STARTED_S = time.time()
 CONTENT_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
 
 # vLLM's buckets, in seconds and bytes.
@@ -81,7 +83,11 @@ def exposition(
     """
     name = model_id.replace("\\", r"\\").replace('"', r"\"")
     labels = f'engine="0",model_name="{name}"'
-    lines: list[str] = []
+    # Of the process, not of vLLM: it tells an engine from the one that was there before.
+    lines = [
+        "# TYPE process_start_time_seconds gauge",
+        f"process_start_time_seconds {_STARTED_S}",
+    ]
 
     def put(kind: str, metric: str, values: Mapping[str, float]) -> None:
         lines.append(f"# TYPE vllm:{metric} {kind}")

@@ -1,0 +1,90 @@
+"""Changes a module of vLLM when it is imported, and not before.
+
+A plugin of vLLM runs in each of its processes, most of which never need the module that it wants to
+change: importing the scheduler or the NIXL worker there only to change it would cost seconds. So
+the change waits. Where the module is there already, it is made at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+log = logging.getLogger("baton.engine.late_patches")
+
+
+def module_exists(name: str) -> bool:
+    """Whether an installed package has this module; imports only the outermost package."""
+    top, *parts = name.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.submodule_search_locations is None:
+        return False
+    for root in spec.submodule_search_locations:
+        file = Path(root).joinpath(*parts)
+        if file.with_suffix(".py").is_file() or (file / "__init__.py").is_file():
+            return True
+    return False
+
+
+def patch_when_imported(name: str, patch: Callable[[ModuleType], None]) -> None:
+    """Call `patch` with the module: now, or as soon as somebody has imported it.
+
+    `patch` must see for itself that it changes nothing twice, and must not raise.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not _is_half(module):
+        patch(module)
+        return
+    sys.meta_path.insert(0, _Finder(name, patch))
+
+
+def _is_half(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module as everybody else would, and has its loader call us afterwards."""
+
+    def __init__(self, name: str, patch: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._patch = patch
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        # Those behind us only: another of our kind may stand before us, and asks us in turn.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _PatchingLoader(spec.loader, self._patch)
+                return spec
+        return None
+
+
+class _PatchingLoader(Loader):
+    """The module's own loader, and the change after it."""
+
+    def __init__(self, loader: Loader, patch: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._patch = patch
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._patch(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # get_source and the like: tracebacks, torch's compiler
