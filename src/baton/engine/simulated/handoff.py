@@ -71,6 +71,9 @@ class Peers:
         self._counts = counts
         self._timeout_s = settings.handshake_timeout_s
         self._heartbeat_s = settings.kv_lease_s / 6
+        # A notification waits in NIXL's queue while its peer does not run, for as long as it takes;
+        # behind the end of the lease it would change nothing.
+        self._notice_timeout = aiohttp.ClientTimeout(total=settings.kv_lease_s)
         self._known: dict[str, _Peer] = {}
         self._session: aiohttp.ClientSession | None = None
         self._notices: set[asyncio.Task[None]] = set()
@@ -130,11 +133,19 @@ class Peers:
         try:
             peer = await self._meet(remote)
             body = {"boot": peer.boot, **message}
-            async with self._http().post(f"{peer.url}/notify", json=body) as answer:
-                await answer.read()
+            try:
+                await self._post_notice(peer, body)
+            except aiohttp.ClientError:
+                # A kept connection that the peer was closing: NIXL has none, and loses nothing.
+                await self._post_notice(peer, body)
         except (aiohttp.ClientError, TimeoutError, KvLoadFailed) as exc:
             self._counts.failed_notifications += 1
             logger.warning("%s was not notified: %s", remote.engine_id, exc)
+
+    async def _post_notice(self, peer: _Peer, body: dict[str, Any]) -> None:
+        url = f"{peer.url}/notify"
+        async with self._http().post(url, json=body, timeout=self._notice_timeout) as answer:
+            await answer.read()
 
     async def _meet(self, remote: RemoteKv) -> _Peer:
         peer = self._known.get(remote.engine_id)
