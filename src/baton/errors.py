@@ -12,6 +12,7 @@ Every error that a person may see gives fact, place and cure::
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
     ├── DemoFailed                 the scripted first run did not hold
+    ├── DrillFailed                something was lost in a drill, or the drill proved nothing
     └── GatewayError               has an HTTP status and an OpenAI error type
         ├── RequestRefused         400: the caller's request is wrong
         │   ├── MethodRefused      405
@@ -111,6 +112,10 @@ class NotRunning(BatonError):
 
 class DemoFailed(BatonError):
     """The scripted first run got no answer, or something it checks did not hold."""
+
+
+class DrillFailed(BatonError):
+    """Something was lost in a drill, or the drill proved nothing."""
 
 
 class GatewayError(BatonError):
