@@ -42,6 +42,7 @@ _WITHOUT_VLLM = (
     "seed",
 )
 _READ_S = 30.0
+_NEVER = -1
 
 
 @dataclass(frozen=True)
@@ -328,16 +329,22 @@ def _read(connection: socket.socket) -> tuple[list[int], bytes]:
     came = b""
     deadline = time.monotonic() + _READ_S
     try:
-        while time.monotonic() < deadline and (piece := connection.recv(65_536)):
+        while piece := connection.recv(65_536):
             came += piece
+            if time.monotonic() > deadline:
+                return [_NEVER], came
     except ConnectionError:
         pass
+    except TimeoutError:
+        return [_NEVER], came
     return [int(status) for status in _STATUS.findall(came)], came
 
 
 def complaint(hostile: Hostile, statuses: list[int], came: bytes) -> str | None:
     """What is wrong with the answer; None when nothing is."""
     # 501 is vLLM's "this model cannot do that", for instance embeddings of a chat model.
+    if _NEVER in statuses:
+        return f"no end of the answer within {_READ_S:.0f} s"
     if any(status >= 500 and status != 501 for status in statuses):
         return f"a 5xx ({statuses})"
     if _EVENT_5XX.search(came) and 200 in statuses:

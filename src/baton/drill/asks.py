@@ -104,7 +104,7 @@ def mix(
     for number in range(count):
         words = rng.choices(_WORDS, k=rng.randint(*prompt_words))
         prompt = f"{number}: " + " ".join(words)
-        chat, streamed = number % 2 == 0, number % 4 < 3  # noqa: PLR2004  (three of four stream)
+        chat, streamed = number % 2 == 0, number % 7 < 5  # noqa: PLR2004  (five of seven stream)
         limit = "max_completion_tokens" if chat and number % 3 == 0 else "max_tokens"
         body: dict[str, Any] = {"model": model, "temperature": 0, limit: rng.randint(*tokens)}
         if chat:

@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _MAX_STOP_STRINGS = 4
+_MAX_N = 16_384
+_HOW_TO_RAISE_N = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
 _GREEDY_BELOW = 1e-5
 _INT64 = 2**63 - 1
 _INTERNAL = re.compile(r"[\[\]{}()]|^(str|int|float|bool|list|dict|none)$")
@@ -277,6 +279,12 @@ def check_sampling(request: ChatRequest | CompletionRequest, *, n: int, max_toke
     # What must hold, the parameter that vLLM names, its value, what vLLM says otherwise.
     rules: list[tuple[bool, str | None, object, str]] = [
         (n >= 1, None, n, f"n must be at least 1, got {n}."),
+        (
+            n <= _MAX_N,
+            None,
+            n,
+            f"n must be at most {_MAX_N}, got {n}. {_HOW_TO_RAISE_N}",
+        ),
         *(
             (-2.0 <= value <= 2.0, None, value, f"{name} must be in [-2, 2], got {value}.")  # noqa: PLR2004
             for name, value in penalties

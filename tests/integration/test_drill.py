@@ -1,0 +1,157 @@
+"""`baton drill --engines simulated`, as a person runs it: the table, and nothing left behind.
+
+One drill for the whole file; each test holds it to one claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from baton.drill.scenarios import ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+LOSSES = ("errors", "broken_streams", "mismatched_answers", "kv_blocks_left")
+STREAMS_CANNOT_GO_ON = pytest.mark.xfail(
+    reason="a stream is not resumed on another decode engine yet", strict=True
+)
+LATE_KV_IS_READ = pytest.mark.xfail(
+    reason="vLLM 0.29 reads KV whose lease has ended, and nothing refuses it yet", strict=False
+)
+
+
+def _start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "baton.cli", "drill", "--engines", "simulated", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def _nothing_left() -> Iterator[None]:
+    """No process of the drill's and no folder, however it ended."""
+    before = set(Path(tempfile.gettempdir()).glob("bt-drill-*"))
+    yield
+    assert set(Path(tempfile.gettempdir()).glob("bt-drill-*")) <= before
+
+
+@pytest.fixture(scope="module")
+def drill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Everything, once."""
+    file = tmp_path_factory.mktemp("drill") / "drill.json"
+    process = _start("--json", str(file))
+    with _nothing_left():
+        children = _watch_children(process)
+        out, err = process.communicate()
+    left = [child for child in children if child.is_running()]
+    rows = json.loads(file.read_text(encoding="utf-8"))["scenarios"] if file.exists() else []
+    return {
+        "rows": {row["name"]: row for row in rows},
+        "status": process.returncode,
+        "out": out,
+        "err": err,
+        "left": left,
+        "seen": len(children),
+    }
+
+
+def _watch_children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that the drill starts first: four engines and a gateway."""
+    found: list[psutil.Process] = []
+    for _ in range(600):
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(process.pid).children(recursive=True)
+        if len(found) >= 5 or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            one.name,
+            marks={
+                "kill-decode": [STREAMS_CANNOT_GO_ON],
+                "kill-decode-core": [STREAMS_CANNOT_GO_ON],
+                "cut-network": [STREAMS_CANNOT_GO_ON],
+                "lease-expiry": [LATE_KV_IS_READ],
+            }.get(one.name, []),
+        )
+        for one in ALL
+    ],
+)
+def test_nothing_is_lost(drill: dict[str, Any], name: str) -> None:
+    """No error, no broken stream, no other answer, no KV block."""
+    row = drill["rows"][name]
+    assert {column: row[column] for column in LOSSES} == dict.fromkeys(LOSSES, 0), row
+
+
+@pytest.mark.parametrize("name", [one.name for one in ALL])
+def test_every_fault_really_happened(drill: dict[str, Any], name: str) -> None:
+    """On simulated engines everything can be done, and nothing is skipped."""
+    row = drill["rows"][name]
+    assert "skipped" not in row
+    assert "problem" not in row, row
+    assert row["proof"]
+    assert row["requests"] > 0
+    assert row["recovery_s"] is not None
+
+
+@pytest.mark.parametrize("name", ["kill-decode", "kill-decode-core"])
+def test_fifty_streams_were_open_when_decode_was_killed(drill: dict[str, Any], name: str) -> None:
+    """As many as the promise names."""
+    assert drill["rows"][name]["notes"]["open_streams"] >= 50
+
+
+def test_the_exit_status_says_whether_anything_was_lost(drill: dict[str, Any]) -> None:
+    """1 with a row that failed, 0 without."""
+    bad = [name for name, row in drill["rows"].items() if row["verdict"] == "failed"]
+    assert drill["status"] == (1 if bad else 0), drill["err"]
+    for name in bad:
+        assert name in drill["err"]
+
+
+def test_the_table_has_a_row_for_each_scenario(drill: dict[str, Any]) -> None:
+    """On stdout; progress goes to stderr."""
+    for one in ALL:
+        assert any(line.split()[:1] == [one.name] for line in drill["out"].splitlines())
+        assert one.story in drill["err"]
+
+
+def test_no_process_of_the_drill_is_left(drill: dict[str, Any]) -> None:
+    """Neither the engines nor the gateway."""
+    assert drill["seen"] >= 5
+    assert drill["left"] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_drill_that_is_ended_in_the_middle_leaves_no_process(number: signal.Signals) -> None:
+    """Ctrl-C, a CI time limit, and even a kill that nobody can catch."""
+    process = _start("--scenario", "calm")
+    children = _watch_children(process)
+    assert len(children) >= 5
+    time.sleep(0.5)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (-number if number == signal.SIGKILL else 130), err
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert left == []
