@@ -75,6 +75,7 @@ class Stage:
         gauges: Reads the engines.
         cases: Requests with their undisturbed answers.
         streams: How many streams are open when a decode engine dies.
+        spare: How many more are kept going, as a share: they wait for prefill meanwhile.
         seed: Of everything random.
         headers: Of every request.
     """
@@ -87,6 +88,7 @@ class Stage:
         *,
         name: str,
         streams: int,
+        spare: float,
         seed: int,
         headers: Mapping[str, str],
     ) -> None:
@@ -94,6 +96,7 @@ class Stage:
         self.gauges = gauges
         self.cases = cases
         self.streams = streams
+        self.spare = spare
         self.seed = seed
         self.headers = headers
         self.settle_s = SETTLE_S
