@@ -26,9 +26,6 @@ STREAMS = 50
 PLAYED = ("calm", "hang-ups", "kill-decode-core", "kill-decode", "kill-prefill")
 # So many open streams need more blocks than the tests' engines have.
 ROOM = ("--num-gpu-blocks-override", "1024")
-STREAMS_CANNOT_GO_ON = pytest.mark.xfail(
-    reason="a stream is not resumed on another decode engine yet", strict=True
-)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +76,8 @@ NOTHING = {"errors": 0, "broken_streams": 0, "mismatched_answers": 0, "kv_blocks
     [
         "calm",
         "hang-ups",
-        pytest.param("kill-decode-core", marks=STREAMS_CANNOT_GO_ON),
-        pytest.param("kill-decode", marks=STREAMS_CANNOT_GO_ON),
+        "kill-decode-core",
+        "kill-decode",
         "kill-prefill",
     ],
 )

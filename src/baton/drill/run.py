@@ -40,7 +40,7 @@ class Options:
     streams: int = 50
     spare: float = 0.25
     seed: int = 1
-    cases: int = 48
+    cases: int = 36
     prompt_words: tuple[int, int] = (30, 150)
     tokens: tuple[int, int] = (30, 90)
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from baton.drill.client import Client
 from baton.drill.judge import Judged, recovered_at
-from baton.drill.kv import Unreadable
+from baton.drill.kv import Unreadable, value_in
 from baton.drill.load import Load
 
 if TYPE_CHECKING:
@@ -188,6 +188,13 @@ class Stage:
         """How many requests the gateway has on this engine now."""
         view: dict[str, Any] = await load.client.get_json("/baton/engines")
         return sum(e["inflight"] for e in view["engines"] if e["url"] == engine.url)
+
+    @contextlib.asynccontextmanager
+    async def counting(self, load: Load, metric: str, note: str) -> AsyncIterator[None]:
+        """Note by how much one of the gateway's counters grows meanwhile; it proves nothing."""
+        before = value_in(await load.client.get_text("/metrics"), metric)
+        yield
+        self.note(note, value_in(await load.client.get_text("/metrics"), metric) - before)
 
     def count_hang_ups(self, judged: Sequence[Judged]) -> None:
         """Count requests that the load did not send."""
