@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from baton.deploy.simulated_stack import SETTINGS, SimulatedStack
+from baton.drill.run import Options, run
 from baton.drill.scenarios import ALL
 
 if TYPE_CHECKING:
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LOSSES = ("errors", "broken_streams", "mismatched_answers", "kv_blocks_left")
-STREAMS_CANNOT_GO_ON = pytest.mark.xfail(
-    reason="a stream is not resumed on another decode engine yet", strict=True
-)
 LATE_KV_IS_READ = pytest.mark.xfail(
     reason="vLLM 0.29 reads KV whose lease has ended, and nothing refuses it yet", strict=False
 )
@@ -90,9 +89,6 @@ def _watch_children(process: subprocess.Popen[str]) -> list[psutil.Process]:
         pytest.param(
             one.name,
             marks={
-                "kill-decode": [STREAMS_CANNOT_GO_ON],
-                "kill-decode-core": [STREAMS_CANNOT_GO_ON],
-                "cut-network": [STREAMS_CANNOT_GO_ON],
                 "lease-expiry": [LATE_KV_IS_READ],
             }.get(one.name, []),
         )
@@ -141,6 +137,19 @@ def test_no_process_of_the_drill_is_left(drill: dict[str, Any]) -> None:
     """Neither the engines nor the gateway."""
     assert drill["seen"] >= 5
     assert drill["left"] == []
+
+
+async def test_streams_that_do_not_go_on_are_seen_as_broken() -> None:
+    """The drill can fail: the same kill before a gateway that is told not to resume streams."""
+    recovery = SETTINGS.recovery.model_copy(update={"resume_streams": False})
+    settings = SETTINGS.model_copy(update={"recovery": recovery})
+    scenarios = [one for one in ALL if one.name == "kill-decode"]
+    options = Options(streams=10, cases=12)
+    async with SimulatedStack(prefill=1, settings=settings) as stack:
+        (result,) = await run(stack, scenarios, options)
+    assert result.broken_streams > 0
+    assert result.problem == ""
+    assert result.verdict == "failed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

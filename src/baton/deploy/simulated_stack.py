@@ -66,19 +66,22 @@ class SimulatedStack:
     Args:
         prefill: How many prefill engines.
         decode: How many decode engines.
+        settings: Of the gateways.
     """
 
     engine_headers: Mapping[str, str] = {}
     kv_lease_s = KV_LEASE_S
 
-    def __init__(self, *, prefill: int = 2, decode: int = 2) -> None:
+    def __init__(
+        self, *, prefill: int = 2, decode: int = 2, settings: BatonBlock = SETTINGS
+    ) -> None:
         wanted: tuple[tuple[Role, int], ...] = (("prefill", prefill), ("decode", decode))
         self._roles = [role for role, count in wanted for _ in range(count)]
         self._temporary = tempfile.TemporaryDirectory(prefix="bt-drill-")
         self.folder = Path(self._temporary.name)
         self._engines: list[_Engine] = []
         self._started: list[OwnProcess] = []
-        self._gateways = Gateways(self.folder, SETTINGS)
+        self._gateways = Gateways(self.folder, settings)
         self._http = httpx.AsyncClient(timeout=5.0, trust_env=False)
         self.endpoint = ""
 

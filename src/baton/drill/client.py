@@ -163,6 +163,12 @@ class Client:
             if reader.counted:
                 self.open_streams -= 1
 
+    async def get_text(self, path: str) -> str:
+        """A page of the first endpoint. Raises aiohttp.ClientError."""
+        async with self._session.get(self._endpoints[0] + path) as answer:
+            answer.raise_for_status()
+            return await answer.text()
+
     async def get_json(self, path: str) -> Any:
         """A JSON document of the first endpoint. Raises aiohttp.ClientError."""
         async with self._session.get(self._endpoints[0] + path) as answer:

@@ -29,6 +29,7 @@ class Options:
 
     Args:
         streams: Streams that are open when a decode engine dies.
+        spare: How many more are kept going for that, as a share.
         seed: Of the requests and of all that is random.
         cases: Different requests.
         prompt_words: The shortest and the longest prompt.
@@ -37,8 +38,9 @@ class Options:
     """
 
     streams: int = 50
+    spare: float = 0.25
     seed: int = 1
-    cases: int = 48
+    cases: int = 36
     prompt_words: tuple[int, int] = (30, 150)
     tokens: tuple[int, int] = (30, 90)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +70,7 @@ async def run(
                 cases,
                 name=scenario.name,
                 streams=options.streams,
+                spare=options.spare,
                 seed=options.seed,
                 headers=options.headers,
             )

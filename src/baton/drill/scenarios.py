@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from baton.drill.client import OK, Client
-from baton.drill.judge import Judged, is_beginning, judge
+from baton.drill.hang_ups import HANG_UPS, hang_ups
 from baton.drill.kv import EXPIRED, PROMPT_TOKENS, value_in
 from baton.drill.proxy import Proxy
+from baton.drill.stage import NothingProved
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from baton.drill.asks import Case
-    from baton.drill.client import Seen
     from baton.drill.injector import Fault
     from baton.drill.load import Load
     from baton.drill.stage import Stage
+    from baton.spec.lease import EngineLease
     from baton.spec.schema import Role
 
-HANG_UPS = 200
 HANG_S = 6.0
-_HANG_UPS_AT_ONCE = 25
+RESUMED = "baton_resumed_streams_total"
 _DELAY_S = 0.03
 _BYTES_PER_S = 256_000.0
 _OPEN_S = 30.0
 _PLAIN = 4
+_MOMENTS = 60
 
 
 @dataclass(frozen=True)
@@ -63,23 +61,38 @@ async def _kill_prefill(stage: Stage) -> None:
         victim, asked = await stage.busy_engine("prefill", load)
         await stage.injector.kill(victim, core_only=False)
         stage.struck(f"SIGKILL for {victim.url}, which had {asked} requests")
-        await stage.watch(load, at_least=stage.streams)
+        await stage.watch(load, at_least=stage.streams // 2)
 
 
 async def _kill_decode(stage: Stage, *, core_only: bool = False) -> None:
     async with _open_streams(stage) as load:
         victim = await stage.engine("decode")
-        running, streams = await stage.gauges.busy(victim), load.client.open_streams
-        stage.need(running, f"nothing ran on {victim.url}")
-        stage.need(streams >= stage.streams, f"only {streams} streams were open")
-        await stage.injector.kill(victim, core_only=core_only)
-        what = "its EngineCore" if core_only else "the whole engine"
-        stage.struck(
-            f"SIGKILL ({what}) for {victim.url} with {streams} streams open, {running:.0f} "
-            "requests of them there"
-        )
-        stage.note("open_streams", streams)
-        await stage.watch(load, at_least=stage.streams)
+        running, streams = await _enough_on(stage, load, victim)
+        async with stage.counting(load, RESUMED, "resumed_streams"):
+            await stage.injector.kill(victim, core_only=core_only)
+            what = "its EngineCore" if core_only else "the whole engine"
+            stage.struck(
+                f"SIGKILL ({what}) for {victim.url} with {streams} streams open, {running:.0f} "
+                "requests of them there"
+            )
+            stage.note("open_streams", streams)
+            await stage.watch(load, at_least=stage.streams)
+
+
+async def _enough_on(stage: Stage, load: Load, victim: EngineLease) -> tuple[float, int]:
+    """Wait for a moment in which enough streams are open, some of them on the victim.
+
+    Returns:
+        Requests that run there, and all streams that are open.
+    """
+    running, streams = 0.0, 0
+    for _ in range(_MOMENTS):
+        await load.until(lambda: load.client.open_streams >= stage.streams, seconds=1)
+        running = await stage.gauges.busy(victim)
+        streams = load.client.open_streams
+        if running and streams >= stage.streams:
+            return running, streams
+    raise NothingProved(f"{streams} streams were open at most, {running:.0f} requests there")
 
 
 async def _kill_decode_core(stage: Stage) -> None:
@@ -102,7 +115,7 @@ async def _restart_prefill(stage: Stage) -> None:
                 await load.until(lambda: False, seconds=0.1)
             stage.need(value_in(page, PROMPT_TOKENS), "the new engine was never asked")
             stage.note("served_again_s", stage.since_fault_s())
-            await stage.watch(load, at_least=stage.streams)
+            await stage.watch(load, at_least=stage.streams // 2)
         finally:
             restarting.cancel()
 
@@ -143,7 +156,7 @@ async def _slow_network(stage: Stage) -> None:
         for proxy in proxies.values():
             proxy.delay_s, proxy.bytes_per_s = _DELAY_S, _BYTES_PER_S
         stage.struck(f"{_DELAY_S * 1000:.0f} ms each way, {_BYTES_PER_S / 1000:.0f} kB/s")
-        await stage.watch(load, at_least=stage.streams)
+        await stage.watch(load, at_least=stage.streams // 2)
         passed = sum(proxy.passed for proxy in proxies.values()) - before
         stage.need(passed, "nothing went through the slow network")
         stage.result.proof.append(f"{passed} bytes went through it")
@@ -153,69 +166,11 @@ async def _cut_network(stage: Stage) -> None:
     async with _network(stage) as (proxies, endpoint), _open_streams(stage, endpoint) as load:
         victim = await stage.engine("decode")
         running = await stage.gauges.busy(victim)
-        cut = proxies[victim.url].cut()
-        stage.need(cut and running, "no connection was open")
-        stage.struck(f"{cut} connections to {victim.url} reset, {running:.0f} requests there")
-        await stage.watch(load, at_least=stage.streams)
-
-
-async def _hang_ups(stage: Stage) -> None:
-    rng = random.Random(stage.seed)  # noqa: S311  (no secret)
-    judged: list[Judged] = []
-    early = hung_up = 0
-    async with (
-        stage.load(streamed=4, plain=2) as load,
-        Client([stage.injector.endpoint], headers=stage.headers) as client,
-    ):
-        places = asyncio.Semaphore(_HANG_UPS_AT_ONCE)
-
-        async def one() -> None:
-            nonlocal early, hung_up
-            async with places:
-                if hung_up >= HANG_UPS:
-                    return
-                case = rng.choice(stage.cases)
-                after_s, late = _moment(rng, case)
-                seen, was_open = await client.hang_up(
-                    case.ask, after_s=after_s, from_first_byte=late
-                )
-            if was_open:
-                hung_up += 1
-                early += seen.status == 0
-                judged.append(_judge_beginning(case, seen))
-            else:
-                judged.append(judge(case, seen))
-
-        # Some answers end before the moment comes; those are no hang-ups.
-        await asyncio.gather(*(one() for _ in range(2 * HANG_UPS)))
-        stage.need(hung_up >= HANG_UPS, f"only {hung_up} callers hung up in time")
-        stage.struck(f"{hung_up} callers hung up, {early} of them before an answer had begun")
-        stage.note("hang_ups", hung_up)
-        await stage.watch(load, at_least=4)
-    stage.count_hang_ups(judged)
-
-
-def _moment(rng: random.Random, case: Case) -> tuple[float, bool]:
-    """When to hang up, and whether that counts from the first byte.
-
-    Half of the moments lie before the first byte, where the KV changes hands; half behind it.
-    """
-    seen = case.expected
-    first = (seen.first_byte_at or seen.ended_at) - seen.sent_at
-    rest = seen.ended_at - seen.sent_at - first
-    late = case.ask.streamed and rng.random() < 0.5  # noqa: PLR2004
-    return rng.uniform(0, rest if late else first), late
-
-
-def _judge_beginning(case: Case, seen: Seen) -> Judged:
-    """A caller who hung up lost nothing, but what he had read must be right."""
-    if seen.status not in (0, OK):
-        return Judged(case, seen, "error", f"status {seen.status}: {seen.fault}")
-    if seen.fault:
-        return Judged(case, seen, "broken", seen.fault)
-    if not is_beginning(case.expected, seen):
-        return Judged(case, seen, "mismatch", f"{seen.text[-20:]!r} at {len(seen.text)}")
-    return Judged(case, seen, "right", "")
+        async with stage.counting(load, RESUMED, "resumed_streams"):
+            cut = proxies[victim.url].cut()
+            stage.need(cut and running, "no connection was open")
+            stage.struck(f"{cut} connections to {victim.url} reset, {running:.0f} requests there")
+            await stage.watch(load, at_least=stage.streams)
 
 
 async def _directory_lost(stage: Stage) -> None:
@@ -296,7 +251,7 @@ async def _busy_load(stage: Stage, *endpoints: str) -> AsyncIterator[Load]:
 @contextlib.asynccontextmanager
 async def _open_streams(stage: Stage, *endpoints: str, retries: int = 0) -> AsyncIterator[Load]:
     """At least so many streams in the middle of their answer, and a few plain requests."""
-    some_more = stage.streams + stage.streams // 4 + 2
+    some_more = round(stage.streams * (1 + stage.spare)) + 2
     async with stage.load(
         streamed=some_more, plain=_PLAIN, endpoints=endpoints or None, retries=retries
     ) as load:
@@ -373,7 +328,7 @@ ALL: tuple[Scenario, ...] = (
         (*_SEE, "rewire"),
         others=("decode",),
     ),
-    Scenario("hang-ups", f"{HANG_UPS} callers hang up at random moments", _hang_ups),
+    Scenario("hang-ups", f"{HANG_UPS} callers hang up at random moments", hang_ups),
     Scenario(
         "directory-lost",
         "gateways cannot read who serves",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from baton.drill.client import Client
 from baton.drill.judge import Judged, recovered_at
-from baton.drill.kv import Unreadable
+from baton.drill.kv import Unreadable, value_in
 from baton.drill.load import Load
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Stage:
         gauges: Reads the engines.
         cases: Requests with their undisturbed answers.
         streams: How many streams are open when a decode engine dies.
+        spare: How many more are kept going, as a share: they wait for prefill meanwhile.
         seed: Of everything random.
         headers: Of every request.
     """
@@ -87,6 +88,7 @@ class Stage:
         *,
         name: str,
         streams: int,
+        spare: float,
         seed: int,
         headers: Mapping[str, str],
     ) -> None:
@@ -94,6 +96,7 @@ class Stage:
         self.gauges = gauges
         self.cases = cases
         self.streams = streams
+        self.spare = spare
         self.seed = seed
         self.headers = headers
         self.settle_s = SETTLE_S
@@ -185,6 +188,13 @@ class Stage:
         """How many requests the gateway has on this engine now."""
         view: dict[str, Any] = await load.client.get_json("/baton/engines")
         return sum(e["inflight"] for e in view["engines"] if e["url"] == engine.url)
+
+    @contextlib.asynccontextmanager
+    async def counting(self, load: Load, metric: str, note: str) -> AsyncIterator[None]:
+        """Note by how much one of the gateway's counters grows meanwhile; it proves nothing."""
+        before = value_in(await load.client.get_text("/metrics"), metric)
+        yield
+        self.note(note, value_in(await load.client.get_text("/metrics"), metric) - before)
 
     def count_hang_ups(self, judged: Sequence[Judged]) -> None:
         """Count requests that the load did not send."""

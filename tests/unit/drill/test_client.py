@@ -178,7 +178,9 @@ async def test_open_streams_counts_those_in_the_middle_of_their_answer():
         await asyncio.sleep(0.05)
         assert client.open_streams == 0
         first.set()
-        while not client.open_streams:
+        for _ in range(500):
+            if client.open_streams:
+                break
             await asyncio.sleep(0.01)
         assert client.open_streams == 1
         rest.set()

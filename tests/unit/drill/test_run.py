@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
 
-from baton.drill.injector import Injector
 from baton.drill.outside import Outside
 from baton.drill.report import COLUMNS, as_data, failed
 from baton.drill.run import Options, run
@@ -18,6 +17,9 @@ from baton.drill.stage import Result
 from baton.errors import DrillFailed
 from baton.spec.lease import EngineLease
 from tests.unit.drill.answers import DONE, TEXT, USAGE, chunk, server, whole
+
+if TYPE_CHECKING:
+    from baton.drill.injector import Injector
 
 FEW = Options(streams=2, cases=12, prompt_words=(2, 3), tokens=(2, 3))
 
