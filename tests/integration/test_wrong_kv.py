@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -106,6 +107,9 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(real_engines_wanted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    installed = {one.name for one in entry_points(group="vllm.general_plugins")}
+    if not installed >= {"baton_failed_loads", "baton_identity", "baton_lease_deadline"}:
+        pytest.fail("vLLM does not find Baton's plugins (hint: run make env)")
     folder: Path = tmp_path_factory.mktemp("wrong-kv")
     model = make_tiny_model(folder / "model", sliding_window=WINDOW)
     config = folder / "gateway.yaml"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 WORKER_EXTENSION = "baton.engine.evidence.WorkerEvidence"
+VLLM_KV_LEASE_S = 30.0
+"""VLLM 0.29's default (nixl/base_scheduler.py)."""
 
 
 class WorkerEvidence:
@@ -66,6 +68,14 @@ def gather_evidence(
         nixl_version=_nixl_version(),
         checks_lease=bool(workers) and all(worker.get("checks_lease") for worker in workers),
     )
+
+
+def kv_lease_s(kv_transfer_config: Mapping[str, Any] | None) -> float:
+    """How long this engine keeps an offer that nobody reads; 0 without a connector."""
+    if kv_transfer_config is None:
+        return 0.0
+    extra = kv_transfer_config.get("kv_connector_extra_config") or {}
+    return float(extra.get("kv_lease_duration") or VLLM_KV_LEASE_S)
 
 
 def _nixl_version() -> str | None:

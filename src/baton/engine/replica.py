@@ -23,7 +23,7 @@ from ray import serve
 from ray.serve.llm import LLMServer
 
 from baton.engine.access import AccessLog
-from baton.engine.evidence import WORKER_EXTENSION, gather_evidence
+from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_lease_s
 from baton.engine.guard import EngineGuard
 from baton.engine.load import read_load
 from baton.engine.ports import bind_first_free, hold_port
@@ -33,7 +33,7 @@ from baton.spec.schema import BatonBlock
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ray.serve.llm import LLMConfig
 
@@ -43,18 +43,6 @@ log = logging.getLogger("baton.engine.replica")
 
 # Each renewal may be lost four times before the lease ends.
 RENEWALS_PER_LEASE = 5
-
-
-VLLM_KV_LEASE_S = 30.0
-"""VLLM 0.29's default (nixl/base_scheduler.py)."""
-
-
-def kv_lease_s(kv_transfer_config: Mapping[str, Any] | None) -> float:
-    """How long this engine keeps an offer that nobody reads; 0 without a connector."""
-    if kv_transfer_config is None:
-        return 0.0
-    extra = kv_transfer_config.get("kv_connector_extra_config") or {}
-    return float(extra.get("kv_lease_duration") or VLLM_KV_LEASE_S)
 
 
 class _EmbeddedServer(uvicorn.Server):

@@ -137,3 +137,20 @@ def test_prompt_plus_answer_so_far_continues_with_the_same_answer(model, sent):
     tokens = list(PROMPT.encode())
     answer = model.greedy(tokens, 32)
     assert model.greedy(tokens + answer[:sent], 32 - sent) == answer[sent:]
+
+
+def test_a_sliding_window_makes_a_hybrid_model_of_the_same_weights(tmp_path):
+    """Two kinds of layers for vLLM, the same text: layer 1 looks back four tokens."""
+    plain = make_tiny_model(tmp_path / "plain")
+    hybrid = make_tiny_model(tmp_path / "hybrid", sliding_window=256)
+    config = json.loads((hybrid / "config.json").read_text())
+    assert config["layer_types"] == ["sliding_attention", "full_attention"]
+    assert config["sliding_window"] == 256
+    assert "layer_types" not in json.loads((plain / "config.json").read_text())
+    assert _digest(plain)["model.safetensors"] == _digest(hybrid)["model.safetensors"]
+
+
+def test_a_window_that_layer_1_does_not_fit_in_is_refused(tmp_path):
+    """The text would be another."""
+    with pytest.raises(ValueError, match="sliding_window"):
+        make_tiny_model(tmp_path / "model", sliding_window=4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from baton.engine.evidence import gather_evidence
+import pytest
+
+from baton.engine.evidence import gather_evidence, kv_lease_s
 
 
 def test_only_what_every_worker_has_counts_as_observed() -> None:
@@ -41,3 +43,26 @@ def test_workers_that_disagree_on_the_buffer_device_leave_it_unknown() -> None:
     """Unknown is not the same as any of the two."""
     workers = [{"kv_buffer_device": "cpu"}, {"kv_buffer_device": "cuda"}]
     assert gather_evidence(workers, {"kv_connector": "NixlConnector"}).kv_buffer_device is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "all_do"),
+    [
+        ([{"checks_lease": True}, {"checks_lease": True}], True),
+        ([{"checks_lease": True}, {}], False),
+        ([], False),
+    ],
+)
+def test_the_lease_is_checked_only_when_every_worker_does(
+    workers: list[dict[str, bool]], *, all_do: bool
+) -> None:
+    """One that does not is enough for wrong KV; nothing known is no pass."""
+    assert gather_evidence(workers, {"kv_connector": "NixlConnector"}).checks_lease is all_do
+
+
+def test_an_engine_says_how_long_it_keeps_an_offer() -> None:
+    """What the file says, else vLLM's default; nothing without a connector."""
+    extra = {"kv_connector_extra_config": {"kv_lease_duration": 6}}
+    assert kv_lease_s({"kv_connector": "NixlConnector", **extra}) == 6.0
+    assert kv_lease_s({"kv_connector": "NixlConnector"}) == 30.0
+    assert kv_lease_s(None) == 0.0
