@@ -118,8 +118,9 @@ class _View:
     def decode_engines(self) -> Sequence[EngineLease]:
         ready = self._ready("decode")
         sound = [e for e in ready if not self.is_suspect(e.replica_id)]
-        # Without decode there is nothing: a suspect is better than an error.
-        return sound or ready
+        # Without decode there is nothing: a suspect, or one that is about to go, is better than
+        # an error.
+        return sound or ready or [e for e in self._engines if _still_decodes(e)]
 
     def all_engines(self) -> Sequence[EngineLease]:
         return self._engines
@@ -187,6 +188,10 @@ class LeaseDirectory(_View):
         self._engines = snapshot.engines
         self._secret = snapshot.engine_secret
         self._read_at = time.monotonic()
+
+
+def _still_decodes(engine: EngineLease) -> bool:
+    return engine.role == "decode" and engine.state == "draining"
 
 
 def checked_url(text: str) -> str:
