@@ -91,7 +91,7 @@ class Simulated:
         serve_app.deploy(serve_config)
 
     def wait_until(
-        self, what: str, check: Callable[[list[dict[str, Any]]], bool], seconds: float = 60.0
+        self, what: str, check: Callable[[list[dict[str, Any]]], bool], seconds: float = 90.0
     ) -> list[dict[str, Any]]:
         """Wait until the engines of the directory pass a check; returns them."""
         deadline_s = time.monotonic() + seconds
@@ -102,7 +102,8 @@ class Simulated:
                 return engines
             time.sleep(0.2)
         lines = [f"{e['role']} {e['state']} {e['load']}" for e in engines]
-        raise AssertionError(f"waited {seconds:.0f} s in vain: {what}; {lines}")
+        serve_says = serve_app.view(APP)
+        raise AssertionError(f"waited {seconds:.0f} s in vain: {what}; {lines}; {serve_says}")
 
     def engines(self) -> list[dict[str, Any]]:
         """The directory's leases, whatever their state."""

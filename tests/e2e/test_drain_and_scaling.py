@@ -87,7 +87,7 @@ def story() -> Story:
                 **baton,
             )
         )
-        app.wait_until("one of each", lambda found: ready(found, prefill=1, decode=1))
+        app.wait_until("one of each", lambda e: ready(e, prefill=1, decode=1), seconds=150)
         wait_for_edge(app)
         seen.seconds["up"] = time.monotonic() - began_s
         scale(app, seen, "prefill", callers=8, prompt_bytes=1000, max_tokens=2)
@@ -157,7 +157,7 @@ def update(app: Simulated, seen: Story, baton: dict[str, Any]) -> None:
                 settled(e, prefill=2, decode=2)
                 and not seen.before_update & {one["replica_id"] for one in e}
             ),
-            seconds=90,
+            seconds=120,
         )
         seen.after_update = {e["replica_id"] for e in found}
         time.sleep(1)
