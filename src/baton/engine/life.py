@@ -196,7 +196,10 @@ class ReplicaLife:
                 await self._leave()
                 return
             try:
-                await asyncio.wait_for(self._renew(), timeout=self._engines.lease_s)
+                # Not `wait_for`: Python 3.11's forgets a cancellation that comes with the answer,
+                # and a lease that is renewed after it was taken back sends requests to nobody.
+                async with asyncio.timeout(self._engines.lease_s):
+                    await self._renew()
             except Exception as exc:  # noqa: BLE001  # the directory may be restarting: try again
                 log.warning("lease was not renewed", extra={"reason": repr(exc)})
 
@@ -211,18 +214,19 @@ class ReplicaLife:
         if was == "ready":
             self.lease = self.lease.model_copy(update={"state": "draining"})
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._renew(), timeout=LAST_CALL_S)
+                async with asyncio.timeout(LAST_CALL_S):
+                    await self._renew()
             await self._drain()
         if self._renewing is not None:
             self._renewing.cancel()
+            await asyncio.wait({self._renewing}, timeout=LAST_CALL_S)
         await self._leave()
         await self._close()
 
     async def _leave(self) -> None:
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(
-                self._directory.leave(self.lease.replica_id), timeout=LAST_CALL_S
-            )
+            async with asyncio.timeout(LAST_CALL_S):
+                await self._directory.leave(self.lease.replica_id)
 
     async def _drain(self) -> None:
         """Wait until nothing is left that this replica alone can give, up to the limit."""
@@ -258,7 +262,8 @@ class ReplicaLife:
         if self.lease.role != "decode":
             return False
         try:
-            found = await asyncio.wait_for(self._directory.snapshot(), timeout=LAST_CALL_S)
+            async with asyncio.timeout(LAST_CALL_S):
+                found = await self._directory.snapshot()
         except Exception:  # noqa: BLE001  # without a directory nobody is sent here any more
             return False
         return prefill_may_send(self.lease, DirectorySnapshot.model_validate(found))

@@ -53,6 +53,24 @@ async def test_only_ready_engines_of_the_role_are_chosen_from():
     await directory.close()
 
 
+async def test_a_draining_decode_engine_is_the_last_resort_and_prefill_none():
+    """A request between its two legs needs some decode engine; without prefill it goes on alone."""
+    engines = (
+        _lease("a", state="draining"),
+        _lease("p", "prefill", state="draining"),
+        _lease("c", state="starting"),
+    )
+
+    async def fetch():
+        return DirectorySnapshot(engines=engines)
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    assert [e.replica_id for e in directory.decode_engines()] == ["a"]
+    assert directory.prefill_engines() == []
+    await directory.close()
+
+
 async def test_a_suspect_is_avoided_unless_nothing_else_decodes(monkeypatch):
     """A decode suspect is better than an error; a prefill suspect is not worth a try."""
     engines = (_lease("a"), _lease("b"), _lease("p", "prefill"))
