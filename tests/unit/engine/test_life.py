@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import socket
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import aiohttp
 import pytest
 
-from baton.engine import drain
+from baton.engine import life as life_module
+from baton.engine.drain import reason_to_stay
 from baton.engine.life import ReplicaLife
 from baton.engine.load import EngineCounts
 from baton.engine.simulated import SimulatedEngine
@@ -70,9 +72,10 @@ class Replica:
 
 
 @pytest.fixture(autouse=True)
-def short_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's view is old here."""
-    monkeypatch.setattr(drain.reason_to_stay, "__kwdefaults__", {"settle_s": 0.3})
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's view is old here, and what is cut is cut soon."""
+    monkeypatch.setattr(life_module, "reason_to_stay", partial(reason_to_stay, settle_s=0.2))
+    monkeypatch.setattr(life_module, "CLOSE_S", 0.5)
 
 
 @contextlib.asynccontextmanager
