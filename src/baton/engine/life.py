@@ -210,8 +210,7 @@ class ReplicaLife:
 
         After it the engine can be shut down. Safe to call for a replica that never became ready.
         """
-        was = self.lease.state
-        if was == "ready":
+        if self.lease.state == "ready" and await self._lives():
             self.lease = self.lease.model_copy(update={"state": "draining"})
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(LAST_CALL_S):
@@ -222,6 +221,13 @@ class ReplicaLife:
             await asyncio.wait({self._renewing}, timeout=LAST_CALL_S)
         await self._leave()
         await self._close()
+
+    async def _lives(self) -> bool:
+        try:
+            await self._check_engine()
+        except Exception:  # noqa: BLE001  # vLLM raises several kinds for a dead engine
+            return False
+        return True
 
     async def _leave(self) -> None:
         with contextlib.suppress(Exception):
@@ -235,10 +241,8 @@ class ReplicaLife:
         reason: str | None = "it has just begun"
         told: str | None = None
         while reason is not None and time.monotonic() - began_s < limit_s:
-            try:
-                await self._check_engine()
-            except Exception:  # noqa: BLE001  # a dead engine has nothing to wait for
-                return
+            if not await self._lives():
+                return  # nobody can get anything from it any more
             holding = Holding(
                 since_s=time.monotonic() - began_s,
                 open_requests=0 if self._access is None else self._access.count,

@@ -206,12 +206,13 @@ async def test_the_lease_is_renewed_while_the_replica_drains() -> None:
 
 
 async def test_a_dead_engine_is_not_waited_for() -> None:
-    """Nobody can pull from it."""
+    """Nobody can pull from it, and it does not come back into the directory to say so."""
     async with replica("prefill") as me:
         await me.post(kv_transfer_params={"do_remote_decode": True, "do_remote_prefill": False})
         me.engine.core.dead = True
         await me.life.end()
         assert me.engine.core.pool.usage > 0
+        assert "draining" not in me.directory.said
 
 
 async def test_a_lost_directory_does_not_keep_the_replica_from_draining() -> None:
