@@ -238,8 +238,8 @@ class ReplicaLife:
         """Wait until nothing is left that this replica alone can give, up to the limit."""
         began_s = time.monotonic()
         limit_s = self._engines.drain_timeout_s
+        log.info("draining", extra={"limit_s": limit_s})
         reason: str | None = "it has just begun"
-        told: str | None = None
         while reason is not None and time.monotonic() - began_s < limit_s:
             if not await self._lives():
                 return  # nobody can get anything from it any more
@@ -252,9 +252,6 @@ class ReplicaLife:
             if reason is None and await self._prefill_may_send():
                 reason = "prefill has work that no other decode engine could take"
             if reason is not None:
-                if told is None:
-                    log.info("draining", extra={"reason": reason})
-                told = reason
                 await asyncio.sleep(DRAIN_LOOK_S)
         took_s = round(time.monotonic() - began_s, 3)
         if reason is None:
