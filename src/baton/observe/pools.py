@@ -34,13 +34,17 @@ class PoolMetrics:
         self._running = gauge("running_requests", "Requests that engines compute.")
         self._waiting = gauge("waiting_requests", "Requests that wait in engines.")
         self._queued = gauge(
-            "queued_prompt_tokens", "Prompt tokens of open requests, by measured tokens a byte."
+            "queued_prompt_tokens",
+            "Prompt tokens of open requests, by measured tokens a byte; prefill only.",
         )
         self._rate = gauge(
-            "prefill_tokens_per_second", "Prompt tokens a second of all engines while busy."
+            "prefill_tokens_per_second",
+            "Prompt tokens a second of all engines while busy; prefill only.",
         )
         self._kv = gauge("kv_usage", "Share of KV blocks in use on the fullest engine, 0 to 1.")
-        self._tpot = gauge("tpot_seconds", "Recent mean gap between tokens on the slowest engine.")
+        self._tpot = gauge(
+            "tpot_seconds", "Recent mean gap between tokens on the slowest engine; decode only."
+        )
 
     def set(self, engines: Sequence[EngineLease]) -> None:
         """Take over what the directory says now."""
@@ -52,7 +56,9 @@ class PoolMetrics:
             loads = [engine.load for engine in pool if engine.state == "ready"]
             self._running.labels(role).set(sum(load.running for load in loads))
             self._waiting.labels(role).set(sum(load.waiting for load in loads))
-            self._queued.labels(role).set(sum(load.queued_prompt_tokens for load in loads))
-            self._rate.labels(role).set(sum(load.prefill_tokens_per_s for load in loads))
             self._kv.labels(role).set(max((load.kv_usage for load in loads), default=0.0))
-            self._tpot.labels(role).set(max((load.tpot_s for load in loads), default=0.0))
+            if role == "prefill":
+                self._queued.labels(role).set(sum(load.queued_prompt_tokens for load in loads))
+                self._rate.labels(role).set(sum(load.prefill_tokens_per_s for load in loads))
+            else:
+                self._tpot.labels(role).set(max((load.tpot_s for load in loads), default=0.0))
