@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from baton.deploy.observe import DeploymentView
+    from baton.spec.lease import EngineLease
 
 
 @click.command("status")
@@ -49,6 +50,16 @@ def _as_data(view: DeploymentView) -> dict[str, object]:
     }
 
 
+def _load(lease: EngineLease) -> str:
+    load = lease.load
+    text = f"{load.running} running, {load.waiting} waiting, KV {load.kv_usage:.0%}"
+    if lease.role == "prefill" and load.queued_prompt_tokens:
+        text += f", {load.queued_prompt_tokens} tokens queued"
+    if lease.role == "decode" and load.running and load.tpot_s:
+        text += f", {load.tpot_s * 1000:.1f} ms a token"
+    return text
+
+
 def _print(view: DeploymentView) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -62,7 +73,6 @@ def _print(view: DeploymentView) -> None:
         table.add_column(column, overflow="fold")
     for lease in view.engines:
         observed = "+".join(lease.evidence.observed_backends) or "?"
-        load = lease.load
         table.add_row(
             lease.role,
             lease.state,
@@ -70,7 +80,7 @@ def _print(view: DeploymentView) -> None:
             lease.node,
             lease.engine_id,
             observed,
-            f"{load.running} running, {load.waiting} waiting, KV {load.kv_usage:.0%}",
+            _load(lease),
         )
     # A pipe has no width: never fold a URL there.
     Console(width=None if sys.stdout.isatty() else 240).print(table)

@@ -137,7 +137,10 @@ def _app_plan(app: CheckedApp, *, by_baton: bool) -> AppPlan:
         route_prefix=app.route_prefix or "/",
         model_id=prefill.model_id if prefill else "",
         by_baton=by_baton,
-        replicas={role: spec.num_replicas for role, spec in app.roles.items()},
+        replicas={
+            role: _first_replicas(app.args.get(f"{role}_config") or {}, spec)
+            for role, spec in app.roles.items()
+        },
         auth=app.baton.auth,
     )
 
@@ -171,3 +174,13 @@ def _bundles(config: Mapping[str, Any], spec: RoleSpec) -> list[Mapping[str, Any
 def _most_replicas(config: Mapping[str, Any], spec: RoleSpec) -> int:
     autoscaling = (config.get("deployment_config") or {}).get("autoscaling_config") or {}
     return max(spec.num_replicas, int(autoscaling.get("max_replicas") or 0))
+
+
+def _first_replicas(config: Mapping[str, Any], spec: RoleSpec) -> int:
+    """How many replicas Serve starts with: all of a fixed number, the least of a scaled pool."""
+    deployment = config.get("deployment_config") or {}
+    scaling = deployment.get("autoscaling_config")
+    if scaling is None and deployment.get("num_replicas") != "auto":
+        return spec.num_replicas
+    scaling = scaling or {}
+    return int(scaling.get("initial_replicas") or scaling.get("min_replicas") or 1)

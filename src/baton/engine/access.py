@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from baton.engine.occupancy import Occupancy
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -19,12 +21,17 @@ QUIET_PATHS = frozenset({"/health", "/metrics", "/load"})
 
 
 class AccessLog:
-    """ASGI middleware. `count` is the number of requests that are open now."""
+    """ASGI middleware. `occupancy` knows what is open now and how busy it has been."""
 
     def __init__(self, app: App, *, role: str) -> None:
         self._app = app
         self._role = role
-        self.count = 0
+        self.occupancy = Occupancy()
+
+    @property
+    def count(self) -> int:
+        """Requests that are open now."""
+        return self.occupancy.count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; nothing is done per chunk but to look at the first message."""
@@ -40,11 +47,12 @@ class AccessLog:
                 status = message["status"]
             await send(message)
 
-        self.count += 1
+        size = prompt_bytes(scope)
+        self.occupancy.begin(size)
         try:
             await self._app(scope, receive, watch)
         finally:
-            self.count -= 1
+            self.occupancy.end(size)
             log.info(
                 "request",
                 extra={
@@ -63,3 +71,16 @@ def request_id(scope: Scope) -> str:
         if name == b"x-request-id":
             return str(value, "latin-1")
     return ""
+
+
+def prompt_bytes(scope: Scope) -> int:
+    """How large the body of a request is that the engine generates for; 0 for all others.
+
+    Gateways always send a length.
+    """
+    if scope.get("method") != "POST" or not scope["path"].startswith("/v1/"):
+        return 0
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0

@@ -120,8 +120,10 @@ class _View:
 
     def decode_engines(self) -> Sequence[EngineLease]:
         ready = self._ready("decode")
-        # Without decode there is nothing: an engine that failed is better than an error.
-        return self.breakers.sound(ready) or self.breakers.soonest(ready)
+        # Without decode there is nothing: an engine that failed, or is about to go, is better than
+        # an error.
+        sound = self.breakers.sound(ready) or self.breakers.soonest(ready)
+        return sound or [e for e in self._engines if _still_decodes(e)]
 
     def all_engines(self) -> Sequence[EngineLease]:
         return self._engines
@@ -190,6 +192,10 @@ class LeaseDirectory(_View):
         self.breakers.keep(snapshot.engines)
         self._secret = snapshot.engine_secret
         self._read_at = time.monotonic()
+
+
+def _still_decodes(engine: EngineLease) -> bool:
+    return engine.role == "decode" and engine.state == "draining"
 
 
 def checked_url(text: str) -> str:

@@ -23,6 +23,27 @@ log = logging.getLogger("baton.serve.gateway")
 # How old a gateway's picture of the engines may be. Half a lease renewal.
 DIRECTORY_INTERVAL_S = 0.5
 
+# Requests are limited by the gateway's own admission: Serve's limit must never be what refuses.
+UNLIMITED_ONGOING = 1_000_000
+
+
+def gateway_deployment(settings: BatonBlock) -> Any:
+    """The gateway's deployment.
+
+    `max_surge_percent: 100`: in a rolling update the new gateways are up before the old ones go. A
+    gateway takes no accelerator and no logical CPU, so there is always room; without it Serve stops
+    one first (ray 2.60, serve/_private/deployment_state.py), and of one gateway nothing would be
+    left to answer.
+    """
+    return serve.deployment(
+        GatewayReplica,
+        name="Gateway",
+        num_replicas=settings.gateway.num_replicas,
+        max_ongoing_requests=UNLIMITED_ONGOING,
+        max_surge_percent=100,
+        ray_actor_options={"num_cpus": 0},
+    )
+
 
 @serve.ingress()
 class GatewayReplica:

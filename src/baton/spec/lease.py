@@ -19,11 +19,20 @@ class _Fact(BaseModel):
 
 
 class EngineLoad(_Fact):
-    """The engine's own counts. `kv_usage` is a share from 0 to 1."""
+    """The engine's own counts. `kv_usage` is a share from 0 to 1.
+
+    The last three are what pools scale by; 0 means that nothing is known yet.
+    """
 
     waiting: int = 0
     running: int = 0
     kv_usage: float = 0.0
+    queued_prompt_tokens: int = 0
+    """Prompt tokens of open requests: their bytes, by the tokens that bytes have made so far."""
+    prefill_tokens_per_s: float = 0.0
+    """Prompt tokens a second while the engine had work."""
+    tpot_s: float = 0.0
+    """Recent mean gap between two tokens of a sequence."""
 
 
 class TransferEvidence(_Fact):

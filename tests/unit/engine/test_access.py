@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from baton.engine.access import AccessLog
+from baton.engine.access import AccessLog, prompt_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,3 +108,24 @@ async def test_probes_are_neither_counted_nor_logged(lines: Lines) -> None:
     await access({**SCOPE, "path": "/metrics"}, receive, send)
     assert seen == [0]
     assert lines.records == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "size"),
+    [
+        ({}, 700),
+        ({"method": "GET"}, 0),
+        ({"path": "/tokenize"}, 0),
+        ({"headers": []}, 0),
+        ({"headers": [(b"content-length", b"many")]}, 0),
+    ],
+)
+def test_only_bodies_that_the_engine_generates_for_count_as_prompts(
+    changed: dict[str, Any], size: int
+) -> None:
+    """They are what tokens are estimated from."""
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/chat/completions",
+        "headers": [(b"content-length", b"700")],
+    }  # fmt: skip
+    assert prompt_bytes({**scope, **changed}) == size

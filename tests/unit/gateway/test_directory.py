@@ -55,6 +55,24 @@ async def test_only_ready_engines_of_the_role_are_chosen_from():
     await directory.close()
 
 
+async def test_a_draining_decode_engine_is_the_last_resort_and_prefill_none():
+    """A request between its two legs needs some decode engine; without prefill it goes on alone."""
+    engines = (
+        _lease("a", state="draining"),
+        _lease("p", "prefill", state="draining"),
+        _lease("c", state="starting"),
+    )
+
+    async def fetch():
+        return DirectorySnapshot(engines=engines)
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    assert [e.replica_id for e in directory.decode_engines()] == ["a"]
+    assert directory.prefill_engines() == []
+    await directory.close()
+
+
 def _refuse(directory, engine):
     with contextlib.suppress(LegFailed), directory.breakers.leg(engine):
         raise LegFailed("refused", engine.replica_id)

@@ -9,6 +9,7 @@ import logging
 from baton.observe import logs
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
+from baton.spec.lease import EngineLease
 from baton.spec.schema import Logging
 
 
@@ -84,3 +85,32 @@ def test_two_gateways_in_one_process_count_apart():
     assert b'baton_fallbacks_total{kind="x"} 1.0' in one.render()
     assert b"baton_directory_failures_total 3.0" in one.render()
     assert b'kind="x"' not in two.render()
+
+
+def test_pools_are_counted_by_state_and_loaded_by_what_is_ready():
+    """An engine that drains is seen, and its load is no longer the pool's."""
+    metrics = GatewayMetrics()
+
+    def lease(replica_id, state, **load):
+        return EngineLease.model_validate(
+            {
+                "replica_id": replica_id, "role": "prefill", "state": state, "load": load,
+                "url": "http://x", "engine_id": replica_id, "model_id": "m",
+            }
+        )  # fmt: skip
+
+    metrics.pools.set(
+        [
+            lease("a", "ready", running=2, queued_prompt_tokens=700, kv_usage=0.5),
+            lease("b", "ready", running=1, queued_prompt_tokens=300, kv_usage=0.25),
+            lease("c", "draining", running=9, queued_prompt_tokens=9000, kv_usage=0.9),
+        ]
+    )
+    page = metrics.render().decode()
+    assert 'baton_pool_engines{role="prefill",state="ready"} 2.0' in page
+    assert 'baton_pool_engines{role="prefill",state="draining"} 1.0' in page
+    assert 'baton_pool_queued_prompt_tokens{role="prefill"} 1000.0' in page
+    assert 'baton_pool_kv_usage{role="prefill"} 0.5' in page
+    assert 'baton_pool_engines{role="decode",state="ready"} 0.0' in page
+    metrics.pools.set([])
+    assert 'baton_pool_running_requests{role="prefill"} 0.0' in metrics.render().decode()

@@ -50,6 +50,8 @@ PUSH = {
     f"{role}_config.engine_kwargs.kv_transfer_config.kv_connector": "NixlPushConnector"
     for role in ("prefill", "decode")
 }
+OWN_POLICY = {"policy_function": "mine:policy"}
+RAYS_POLICY = {"policy_function": "ray.serve.autoscaling_policy:default_autoscaling_policy"}
 DCP = f"{ENGINE}.decode_context_parallel_size"
 PRE = "prefill_config.engine_kwargs"
 
@@ -182,7 +184,20 @@ CASES = [
           f"{ENGINE}.tensor_parallel_size": 2}),
     Case("BTN-167", {f"{ENGINE}.disable_log_stats": True}, {f"{ENGINE}.disable_log_stats": False}),
     Case("BTN-168", {"ingress_deployment_config": {"num_replicas": 2}}, {}),
-    Case("BTN-168", {DEPLOY: {"autoscaling_config": {"max_replicas": 2}}}, {}),
+    Case("BTN-174", {DEPLOY: {"autoscaling_config": {"min_replicas": 0, "max_replicas": 2}}},
+         {DEPLOY: {"autoscaling_config": {"min_replicas": 1, "max_replicas": 2}}}),
+    Case("BTN-175", {DEPLOY: {"autoscaling_config": {"target_ongoing_requests": 4}}},
+         {DEPLOY: {"autoscaling_config": {"target_ongoing_requests": 4, "policy": OWN_POLICY}}}),
+    Case("BTN-175", {DEPLOY: {"autoscaling_config": {"policy": RAYS_POLICY}}},
+         {DEPLOY: {"autoscaling_config": {"max_replicas": 4}}}),
+    Case("BTN-176", {f"{DEPLOY}.graceful_shutdown_timeout_s": 20},
+         {f"{DEPLOY}.graceful_shutdown_timeout_s": 120}, severity="note"),
+    Case("BTN-176", {f"{DEPLOY}.graceful_shutdown_timeout_s": 20},
+         {f"{DEPLOY}.graceful_shutdown_timeout_s": 20,
+          "baton": {"engines": {"drain_timeout_s": 5}}}, severity="note"),
+    Case("BTN-177", {DEPLOY: {"autoscaling_config": {"max_replicas": 2}}, "baton": {}},
+         {DEPLOY: {"autoscaling_config": {"max_replicas": 2}}, "baton": {"slo": {"tpot_s": 0.05}}},
+         severity="note"),
     Case("BTN-180", {"decode_config.placement_group_config": {"bundles": [{"GPU": 1}]}},
          {"decode_config.placement_group_config": {"bundles": [{"GPU": 1}]}},
          machine=LAPTOP, right_machine=GPU_BOX),

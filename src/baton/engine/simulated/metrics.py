@@ -39,6 +39,16 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    @property
+    def sum(self) -> float:
+        """All values together."""
+        return self._sum
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self._counts)
+
     def lines(self, name: str, labels: str) -> Iterator[str]:
         total = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):

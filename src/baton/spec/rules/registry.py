@@ -23,6 +23,7 @@ _MODULES = (
     "parallel",
     "environment",
     "serving",
+    "scaling",
     "lora",
     "resources",
     "block",

@@ -274,10 +274,7 @@ def log_stats(app: AppView) -> Iterator[Finding]:
 def unused_by_baton(app: AppView) -> Iterator[Finding]:
     """Baton's gateway takes the place of Ray's ingress, and its replica that of Ray's server class.
 
-    Requests reach the engines over HTTP, so Ray Serve sees their replicas idle and its autoscaling
-    would keep them at `min_replicas`.
-
-    Source: `baton.serve.builder`; docs of Ray Serve's autoscaling (`target_ongoing_requests`).
+    Source: `baton.serve.builder`.
     """
     if app.is_rays:
         return
@@ -296,21 +293,6 @@ def unused_by_baton(app: AppView) -> Iterator[Finding]:
                 "`server_cls` has no effect: Baton brings its own",
                 found=shown(role.config["server_cls"]),
                 cure="remove it",
-            )
-        if (
-            role.deployment.get("autoscaling_config")
-            or role.deployment.get("num_replicas") == "auto"
-        ):
-            key = (
-                "autoscaling_config"
-                if role.deployment.get("autoscaling_config")
-                else "num_replicas"
-            )
-            yield Finding(
-                role.at("deployment_config", key),
-                "Ray Serve's autoscaling sees Baton's engines idle and keeps them at min_replicas",
-                found=key,
-                cure="set num_replicas",
             )
 
 
