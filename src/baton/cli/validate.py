@@ -137,7 +137,7 @@ def _adapt(outcome: Outcome, wish: Wish) -> None:
         faults = (*report.faults, *(f for f in refused.faults if f.severity == "error"))
         outcome.report = Report(report.loaded, faults, None, report.changes)
         return
-    outcome.report = Report(report.loaded, report.faults, adapted, report.changes)
+    outcome.report = judged(Report(report.loaded, report.faults, adapted, report.changes))
     outcome.adaptations = changes
 
 
