@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from baton.spec import catalog
 from baton.spec.faults import Path, shown
 from baton.spec.rules.registry import Finding
+from baton.spec.rules.serving import gone_argument
 from baton.spec.typecheck import check_fields, check_value, missing_key, wrong_type
 from baton.spec.view import text
 
@@ -88,7 +89,8 @@ def _check_application(app: Any, path: Path) -> Iterator[Finding]:
         yield wrong_type({"dict": "any"}, app, path)
         return
     fields = catalog.objects()["ServeApplicationSchema"]
-    plain = {k: v for k, v in app.items() if k not in {"args", "baton", *_ROLE_KEYS}}
+    own = {"args", "baton", *_ROLE_KEYS}
+    plain = {k: v for k, v in app.items() if k not in own and gone_argument(k) is None}
     yield from check_fields(fields, plain, path, "ServeApplicationSchema")
     if "args" in app and app["args"] is not None:
         yield from check_value({"dict": "any"}, app["args"], (*path, "args"))

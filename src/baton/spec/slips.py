@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
 from baton.spec.faults import Edit, Path, shown
+from baton.spec.owners import OWNERS, known_keys
 from baton.spec.schema import BatonBlock
 from baton.spec.typecheck import FALSE_WORDS, TRUE_WORDS, fits, number_from_text
 
@@ -76,47 +77,16 @@ def apply_edit(root: Any, edit: Edit) -> None:
 
 # -- where keys belong --------------------------------------------------------------------------
 
-_OWNERS: dict[str, Path] = {
-    "role": (),
-    "loading": ("model_loading_config",),
-    "deployment": ("deployment_config",),
-    "engine": ("engine_kwargs",),
-    "kv": ("engine_kwargs", "kv_transfer_config"),
-    "kv_extra": ("engine_kwargs", "kv_transfer_config", "kv_connector_extra_config"),
-    "runtime": ("runtime_env",),
-    "placement": ("placement_group_config",),
-}
-
-
-def _known_keys() -> dict[str, set[str]]:
-    objects = catalog.objects()
-    return {
-        "role": set(objects["LLMConfig"]),
-        "loading": set(objects["ModelLoadingConfig"]),
-        "deployment": set(catalog.deployment_options()),
-        "engine": set(catalog.engine_kwargs()),
-        "kv": set(objects["KVTransferConfig"]),
-        # Only what vLLM's NIXL connector reads by these names and nothing else could mean.
-        "kv_extra": {
-            "backends",
-            "kv_lease_duration",
-            "enforce_handshake_compat",
-            "enable_cross_layers_blocks",
-        },
-        "runtime": {"env_vars"},
-        "placement": {"bundles", "bundle_per_worker"},
-    }
-
 
 def _misplaced(args: dict[Any, Any]) -> Iterator[Slip]:
     """Keys that stand in the wrong mapping of a role and belong to exactly one other."""
-    known = _known_keys()
+    known = known_keys()
     for role in _ROLES:
         config = args.get(role)
         if not isinstance(config, dict):
             continue
         taken: set[Path] = set()
-        for owner, where in _OWNERS.items():
+        for owner, where in OWNERS.items():
             inside = _at(config, where)
             if not isinstance(inside, dict):
                 continue
@@ -126,7 +96,7 @@ def _misplaced(args: dict[Any, Any]) -> Iterator[Slip]:
                 target = _only_owner(key, owner, known)
                 if target is None or (target, key) in taken:
                     continue
-                goal = (*_OWNERS[target], key)
+                goal = (*OWNERS[target], key)
                 if not _free(config, goal):
                     continue
                 taken.add((target, key))
@@ -240,10 +210,25 @@ def _types(args: dict[Any, Any]) -> Iterator[Slip]:
                 entry = fields.get(key)
                 if entry is not None:
                     yield from _retyped(entry["type"], value, (role, *where, key))
-        extra = _at(args, (role, *_OWNERS["kv_extra"]))
+        extra = _at(args, (role, *OWNERS["kv_extra"]))
         if isinstance(extra, dict) and isinstance(extra.get("backends"), str):
-            yield from _listed(extra["backends"], (role, *_OWNERS["kv_extra"], "backends"))
+            yield from _backends(extra["backends"], (role, *OWNERS["kv_extra"], "backends"))
         yield from _env_numbers(args, role)
+
+
+def _backends(value: str, path: Path) -> Iterator[Slip]:
+    """One name becomes a list of it, JSON in quotes the list that it is."""
+    parsed = _parse_json(value)
+    if isinstance(parsed, list) and parsed and all(isinstance(item, str) for item in parsed):
+        yield Slip(
+            "BTN-114",
+            "`backends` is JSON in quotes; here it is a list",
+            shown(value),
+            shown(parsed),
+            Edit("set", path, value=parsed),
+        )
+    elif value.isidentifier():
+        yield from _listed(value, path)
 
 
 def _env_numbers(args: dict[Any, Any], role: str) -> Iterator[Slip]:

@@ -13,6 +13,8 @@ _VARIABLE = re.compile(
     r"\$(?P<escaped>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"
 )
 _UNCLOSED = re.compile(r"\$\{[^}]*$")
+# `$NAME`, `${NAME:?…}`, `${{ … }}`: what shells and pipelines resolve, and nothing here does.
+_OTHER_FORM = re.compile(r"(?<!\$)\$\{")
 
 Report = Callable[[Path, str, str, str], None]
 """Called with path, value, message and cure for each variable that cannot be resolved."""
@@ -53,6 +55,14 @@ def resolve_variables(
         return value
     if _UNCLOSED.search(value):
         report(where, value, "`${` is never closed", "write ${NAME}, or $${ for the text itself")
+        return value
+    if _OTHER_FORM.search(_VARIABLE.sub("", value)):
+        report(
+            where,
+            value,
+            "this form of a variable is not resolved",
+            "write ${NAME} or ${NAME:-default}, or $${ for the text itself",
+        )
         return value
     text = _VARIABLE.sub(lambda match: _replacement(match, env), value)
     return resolve(text) if plain(where) and _VARIABLE.fullmatch(value) else text

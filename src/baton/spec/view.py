@@ -84,9 +84,20 @@ class RoleView:
 
     @property
     def env_vars(self) -> dict[str, Any]:
-        """Environment of the engine: the role's own `runtime_env` over the application's."""
-        own = mapping(mapping(self.config.get("runtime_env")).get("env_vars"))
-        return {**self.app_env_vars, **own}
+        """Environment of the engine: the role's own over the application's.
+
+        The role's `runtime_env` hides `ray_actor_options.runtime_env` key by key (ray 2.60
+        `llm_server.py`, `get_deployment_options`); Ray then merges it with the application's.
+        """
+        return {**self.app_env_vars, **self.own_env_vars}
+
+    @property
+    def own_env_vars(self) -> dict[str, Any]:
+        """The part of it that is not the application's."""
+        own = mapping(self.config.get("runtime_env"))
+        if "env_vars" not in own:
+            own = mapping(mapping(self.deployment.get("ray_actor_options")).get("runtime_env"))
+        return mapping(own.get("env_vars"))
 
     def at(self, *parts: Any) -> Path:
         """A path below this role."""
@@ -101,7 +112,10 @@ class RoleView:
         return (*self.path, "engine_kwargs", "kv_transfer_config", *parts)
 
     def env_at(self, name: str) -> Path:
-        """Where an environment variable of this role is set."""
+        """Where an environment variable of this role is set, or would be."""
+        if name in self.own_env_vars and "env_vars" not in mapping(self.config.get("runtime_env")):
+            where = ("deployment_config", "ray_actor_options", "runtime_env", "env_vars")
+            return (*self.path, *where, name)
         return (*self.path, "runtime_env", "env_vars", name)
 
     def size(self, name: str) -> int:

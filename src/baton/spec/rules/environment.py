@@ -36,8 +36,7 @@ _GONE = {
 
 def _env_path(app: AppView, role: RoleView, name: str) -> Path:
     """Where the variable is really set: in the role, or for the whole application."""
-    own = role.config.get("runtime_env")
-    if isinstance(own, dict) and isinstance(own.get("env_vars"), dict) and name in own["env_vars"]:
+    if name in role.own_env_vars:
         return role.env_at(name)
     return (*app.path, "runtime_env", "env_vars", name)
 

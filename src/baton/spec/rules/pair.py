@@ -60,7 +60,11 @@ def transfer_mode(app: AppView) -> Iterator[Finding]:
             at_value=True,
             related=(("prefill", prefill.kv_at("kv_connector")),),
         )
-    elif prefill.connector and decode.connector and prefill.uses_nixl != decode.uses_nixl:
+    elif (
+        prefill.connector in catalog.connectors()  # else BTN-120 says it
+        and decode.connector in catalog.connectors()
+        and prefill.uses_nixl != decode.uses_nixl
+    ):
         yield Finding(
             decode.kv_at("kv_connector"),
             f"prefill uses {prefill.connector} and decode {decode.connector}",

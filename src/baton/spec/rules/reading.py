@@ -138,8 +138,9 @@ describe(
     "an unresolved variable",
     """
     `${NAME}` is looked up in the environment. Unset or empty is refused: an empty model name is the
-    worst kind of default. `${NAME:-default}` gives one; `$${` is the text `${`. Under `runtime_env`
-    variables are left to Ray, which expands them on the node.
+    worst kind of default. `${NAME:-default}` gives one; `$${` is the text `${`. Other forms that a
+    shell knows (`${NAME:?…}`) are refused. Under `runtime_env` variables are left to Ray, which
+    expands them on the node.
 
     Source: ray 2.60 `_private/utils.py`, `update_envs`, expands `${NAME}` in env_vars; nothing does
     so anywhere else, so Ray would look for a model called `${MODEL_ID}`.

@@ -21,11 +21,21 @@ _GONE_ARGS = {
             " `ingress_deployment_config`"
         ),
     ),
+    "proxy_config": (
+        "the P/D proxy is gone: decode hands over by itself",
+        "remove it; for Baton's gateway set baton: {gateway: {num_replicas: …}}",
+    ),
     "proxy_cls_config": (
         "the P/D proxy class is gone: decode hands over by itself",
         "remove it; Ray's own ingress is set by `ingress_cls_config`",
     ),
 }
+
+
+def gone_argument(key: object) -> str | None:
+    """The older key that this one is, however it is spelt; None when it is none."""
+    plain = str(key).replace("-", "").replace("_", "").lower()
+    return next((name for name in _GONE_ARGS if name.replace("_", "") == plain), None)
 
 
 @rule("BTN-160", "error", "a key of an older Ray Serve LLM")
@@ -35,12 +45,18 @@ def gone_arguments(app: AppView) -> Iterator[Finding]:
     Source: ray 2.60 `prefill_decode/builder.py`, `PDServingArgs` (`ingress_cls_config`,
     `ingress_deployment_config`; extra keys forbidden).
     """
-    for key, (why, cure) in _GONE_ARGS.items():
-        if key in app.args:
+    holders = [(app.app, app.path), (app.args, app.args_path)]
+    holders += [(role.config, role.path) for role in app.roles]
+    for holder, path in holders:
+        for key in holder:
+            name = gone_argument(key)
+            if name is None:
+                continue
+            why, cure = _GONE_ARGS[name]
             yield Finding(
-                (*app.args_path, key),
+                (*path, key),
                 f"`{key}` no longer exists: {why}",
-                found=key,
+                found=str(key),
                 allowed="baton.gateway, ingress_deployment_config",
                 cure=cure,
             )
