@@ -6,6 +6,7 @@ Exit status 0: nothing wrong (warnings and notes may have been printed). 1: warn
 
 from __future__ import annotations
 
+import codecs
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,9 +166,23 @@ def _fixed(name: str, loaded: LoadedFile) -> tuple[LoadedFile, str]:
         return loaded, ""
     if name == "-":
         click.echo(fixed.text, nl=False)
-    elif fixed.changed:
-        Path(name).write_text(fixed.text, encoding="utf-8")
+    elif fixed.changed and not _written(Path(name), fixed.text):
+        return loaded, ""
     return load_text(fixed.text, loaded.path), fixed.diff
+
+
+def _written(path: Path, text: str) -> bool:
+    """Writes a file back, with the byte order mark that it had."""
+    if not path.is_file():
+        click.echo(f"{path}: is no file that can be written; give it as `-`", err=True)
+        return False
+    try:
+        mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+        path.write_bytes(mark + text.encode("utf-8"))
+    except OSError as exc:
+        click.echo(f"{path}: cannot be written: {exc.strerror}", err=True)
+        return False
+    return True
 
 
 def exit_status(faults: list[Fault], *, strict: bool) -> int:

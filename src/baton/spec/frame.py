@@ -34,7 +34,8 @@ def check_frame(document: Any) -> Iterator[Finding]:
     if "applications" not in document:
         yield _without_applications(document)
     rest = {key: value for key, value in document.items() if key != "applications"}
-    if "applications" in document or not _ROLE_KEYS & set(document):
+    manifest = "apiVersion" in document and "kind" in document
+    if "applications" in document or not (manifest or _ROLE_KEYS & set(document)):
         yield from check_fields(fields, rest, (), "ServeDeploySchema")
     applications = document.get("applications")
     if "applications" not in document:
@@ -78,7 +79,10 @@ def _without_applications(document: dict[Any, Any]) -> Finding:
     elif "import_path" in document:
         cure = "this looks like one application; put it into a list below `applications:`"
     elif "apiVersion" in document:
-        cure = f"a {document.get('kind', 'manifest')} is not a RayService; Baton reads RayService"
+        kind = str(document.get("kind", "manifest"))
+        cure = f"this is a {kind}; Baton reads a RayService, or a Serve config alone"
+        if kind.lower() == "rayservice":
+            cure = "write kind: RayService"
     else:
         cure = "see examples/01-laptop-1p1d/app.yaml"
     return Finding(("applications",), "`applications` is missing", allowed="a list", cure=cure)

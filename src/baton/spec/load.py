@@ -23,7 +23,8 @@ from baton.spec.yaml_tree import Problem, Tree, parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 1024 * 1024
+"""More than etcd takes for a manifest in one piece, and a hundred times what a config needs."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class LoadedFile:
     inner_column: int = 0
     rebuilt: str | None = None
     """The text with its indentation, when the file had lost it."""
+    written: Mapping[Path, str] = field(default_factory=dict)
+    """How a value is written, where YAML makes something else of it."""
 
     def place(self, path: Path) -> Place:
         """Where a value stands, or the nearest thing around it."""
@@ -170,12 +173,16 @@ def _read(name: str) -> bytes:
             with path.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as exc:
-        raise unreadable("there is no such file", _near_name(FilePath(name))) from exc
+        cure = _near_name(FilePath(name)) or "look at the name, or start from an example"
+        raise unreadable("there is no such file", cure) from exc
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or str(exc)
-        raise unreadable(f"the file cannot be read: {reason}") from exc
+        raise unreadable(f"the file cannot be read: {reason}", "name a file you can read") from exc
     if len(raw) > MAX_BYTES:
-        raise unreadable(f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB: no config")
+        raise unreadable(
+            f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB: no config",
+            "name the YAML file",
+        )
     return raw
 
 
@@ -221,7 +228,7 @@ def _from_trees(trees: list[Tree], text: str, path: str, env: Mapping[str, str])
             )
         )
     document = _resolved(tree, path, env, faults)
-    return LoadedFile(path, text, document, tree.spots, tuple(faults))
+    return LoadedFile(path, text, document, tree.spots, tuple(faults), written=tree.written)
 
 
 def _is_manifest(value: Any) -> bool:
@@ -253,35 +260,121 @@ def _from_manifest(
                 cure="one RayService a file",
             )
         )
-    if not isinstance(inner, str) or not inner.strip():
-        spot = tree.spots.get(where) or tree.spots.get(("spec",)) or tree.spots[()]
-        found = "nothing" if inner is None else f"a {type(inner).__name__}"
+    node = tree.nodes.get(where)
+    folded = isinstance(node, ScalarNode) and node.style == ">"
+    if not isinstance(inner, str) or not inner.strip() or folded:
+        faults.append(_not_a_text(tree, spec, path, folded=folded))
+        if not isinstance(inner, dict):
+            return LoadedFile(path, text, faults=tuple(faults), kind="rayservice")
+        # What is in it can be looked at all the same.
+        config = _below(tree, where)
+        document = _resolved(config, path, env, faults)
+        return LoadedFile(
+            path, text, document, config.spots, tuple(faults), "rayservice", written=config.written
+        )
+    literal = isinstance(node, ScalarNode) and node.style == "|"
+    line_shift = tree.nodes[where].start_mark.line + (1 if literal else 0)
+    column_shift = _indent(text, line_shift) if literal else tree.nodes[where].start_mark.column
+    if looks_flat(inner):
+        faults.append(
+            Fault(
+                "BTN-011",
+                "error",
+                "the indentation inside `spec.serveConfigV2` is gone",
+                path,
+                line_shift + 1,
+                column_shift + 1,
+                key_path="spec.serveConfigV2",
+                cure="put it into a file of its own, run `baton validate --fix` on that, and copy"
+                " the result back",
+            )
+        )
+        return LoadedFile(path, text, faults=tuple(faults), kind="rayservice")
+    configs = parse(inner)
+    config = _shifted(configs[0], line_shift, column_shift, keep_lines=literal)
+    faults.extend(_fault(problem, path) for problem in config.problems)
+    if config.empty:
         faults.append(
             Fault(
                 "BTN-010",
                 "error",
-                f"`spec.serveConfigV2` holds {found}",
+                "`spec.serveConfigV2` is empty",
                 path,
-                *spot.key,
+                line_shift,
+                1,
                 key_path="spec.serveConfigV2",
-                allowed="the Serve config as a block of text",
-                cure="write `serveConfigV2: |` and the Serve config below it, indented",
+                cure="write the Serve config below it, indented",
             )
         )
-        return LoadedFile(path, text, faults=tuple(faults), kind="rayservice")
-    node = tree.nodes[where]
-    literal = isinstance(node, ScalarNode) and node.style == "|"
-    line_shift = node.start_mark.line + 1 if literal else node.start_mark.line
-    column_shift = _indent(text, line_shift) if literal else node.start_mark.column
-    config = parse(inner)[0]
-    config = _shifted(config, line_shift, column_shift, keep_lines=literal)
-    faults.extend(_fault(problem, path) for problem in config.problems)
-    if config.empty:
-        faults.append(Fault("BTN-010", "error", "`spec.serveConfigV2` is empty", path))
+    if len(configs) > 1:
+        second = _shifted(configs[1], line_shift, column_shift, keep_lines=literal)
+        faults.append(
+            Fault(
+                "BTN-009",
+                "error",
+                "`spec.serveConfigV2` holds more than one YAML document",
+                path,
+                *(second.spots[()].key if second.spots else (line_shift, 1)),
+                key_path="spec.serveConfigV2",
+                cure="one Serve config: Ray reads only a single document",
+            )
+        )
     document = _resolved(config, path, env, faults)
     return LoadedFile(
-        path, text, document, config.spots, tuple(faults), "rayservice", line_shift, column_shift
+        path,
+        text,
+        document,
+        config.spots,
+        tuple(faults),
+        "rayservice",
+        line_shift,
+        column_shift,
+        written=config.written,
     )
+
+
+def _not_a_text(tree: Tree, spec: Any, path: str, *, folded: bool) -> Fault:
+    """`serveConfigV2` that is missing, a mapping, or text whose lines are joined."""
+    where: Path = ("spec", "serveConfigV2")
+    spot = tree.spots.get(where) or tree.spots.get(("spec",)) or tree.spots[()]
+    inner = spec.get("serveConfigV2") if isinstance(spec, dict) else None
+    cure = "write `serveConfigV2: |` and the Serve config below it, indented"
+    if folded:
+        found = "folded text (`>`), which joins its lines"
+        cure = "write `|` in place of `>`"
+    elif inner is None or inner == "":
+        found = "nothing"
+        if isinstance(spec, dict) and "serveConfig" in spec:
+            cure = "`serveConfig` is the older key: " + cure
+    else:
+        kinds = {dict: "a mapping", list: "a list", str: "blank text"}
+        found = kinds.get(type(inner), "no text")
+        cure = "write `|` behind the colon, which makes the lines below it a block of text"
+    return Fault(
+        "BTN-010",
+        "error",
+        f"`spec.serveConfigV2` holds {found}",
+        path,
+        *spot.key,
+        key_path="spec.serveConfigV2",
+        found=found,
+        allowed="the Serve config as a block of text",
+        cure=cure,
+    )
+
+
+def _below(tree: Tree, where: Path) -> Tree:
+    """The part of a tree at a path, as a tree of its own."""
+    size = len(where)
+
+    def inside(entries: Mapping[Path, Any]) -> dict[Path, Any]:
+        return {p[size:]: entry for p, entry in entries.items() if p[:size] == where}
+
+    value = tree.value
+    for part in where:
+        value = value[part]
+    nodes = inside(tree.nodes)
+    return Tree(value, inside(tree.spots), [], nodes, inside(tree.written))
 
 
 def _indent(text: str, first_line: int) -> int:
@@ -306,16 +399,17 @@ def _shifted(tree: Tree, lines: int, columns: int, *, keep_lines: bool) -> Tree:
             p.cure,
             p.key_path,
             tuple((what, *move((line, column))) for what, line, column in p.related),
+            p.severity,
         )
         for p in tree.problems
     ]
-    return Tree(tree.value, spots, problems, tree.nodes, tree.empty)
+    return Tree(tree.value, spots, problems, tree.nodes, tree.written, tree.empty)
 
 
 def _fault(problem: Problem, path: str) -> Fault:
     return Fault(
         problem.rule_id,
-        "error",
+        problem.severity,
         problem.message,
         path,
         problem.line,

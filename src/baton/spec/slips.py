@@ -18,7 +18,7 @@ from baton.spec.schema import BatonBlock
 from baton.spec.typecheck import FALSE_WORDS, TRUE_WORDS, fits, number_from_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _ROLES = ("prefill_config", "decode_config")
 
@@ -40,17 +40,29 @@ class Corrected:
 
     args: dict[Any, Any]
     slips: list[Slip] = field(default_factory=list)
+    written: dict[Path, str] = field(default_factory=dict)
 
     def apply(self, slip: Slip) -> None:
         apply_edit(self.args, slip.edit)
         self.slips.append(slip)
+        start, goal = slip.edit.path, slip.edit.to
+        for path in [p for p in self.written if goal and p[: len(start)] == start]:
+            self.written[(*goal, *path[len(start) :])] = self.written.pop(path)
 
 
-def correct(args: dict[Any, Any]) -> Corrected:
-    """Puts the slips of one application's `args` right, on a copy."""
-    result = Corrected(copy.deepcopy(args))
+def correct(args: dict[Any, Any], written: Mapping[Path, str] | None = None) -> Corrected:
+    """Puts the slips of one application's `args` right, on a copy.
+
+    Args:
+        args: As read.
+        written: How a value is written, by its path below `args`, where YAML changes it.
+    """
+    result = Corrected(copy.deepcopy(args), written=dict(written or {}))
     for step in (_hyphens, _json_text, _misplaced, _json_text, _hyphens, _types):
         for slip in list(step(result.args)):
+            result.apply(slip)
+    for role in _ROLES:
+        for slip in list(_env_numbers(result.args, role, result.written)):
             result.apply(slip)
     return result
 
@@ -213,7 +225,6 @@ def _types(args: dict[Any, Any]) -> Iterator[Slip]:
         extra = _at(args, (role, *OWNERS["kv_extra"]))
         if isinstance(extra, dict) and isinstance(extra.get("backends"), str):
             yield from _backends(extra["backends"], (role, *OWNERS["kv_extra"], "backends"))
-        yield from _env_numbers(args, role)
 
 
 def _backends(value: str, path: Path) -> Iterator[Slip]:
@@ -231,18 +242,24 @@ def _backends(value: str, path: Path) -> Iterator[Slip]:
         yield from _listed(value, path)
 
 
-def _env_numbers(args: dict[Any, Any], role: str) -> Iterator[Slip]:
-    """Ray 2.60 takes text only in `env_vars` (`ray/_private/runtime_env/validation.py`)."""
+def _env_numbers(
+    args: dict[Any, Any], role: str, written: Mapping[Path, str]
+) -> Iterator[Slip]:
+    """Ray 2.60 takes text only in `env_vars` (`ray/_private/runtime_env/validation.py`).
+
+    The text is what stands in the file: `010` is not `8`, and `1.10` is not `1.1`.
+    """
     where = (role, "runtime_env", "env_vars")
     env_vars = _at(args, where)
     for name, value in (env_vars if isinstance(env_vars, dict) else {}).items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
+            text = written.get((*where, name), str(value))
             yield Slip(
                 "BTN-113",
                 f"`{name}` is an environment variable: its value is text",
-                shown(value),
-                f'"{value}"',
-                Edit("set", (*where, name), value=str(value)),
+                text,
+                f'"{text}"',
+                Edit("set", (*where, name), value=text),
             )
 
 

@@ -125,6 +125,7 @@ def missing_key(key: str, path: Path, allowed: str | None = None) -> Finding:
     return Finding(
         (*path, key),
         f"`{key}` is missing",
+        found="nothing",
         allowed=allowed or "this key is required",
         cure=f"add `{key}:`" + (f" with {allowed}" if allowed else ""),
     )

@@ -94,10 +94,19 @@ class RoleView:
     @property
     def own_env_vars(self) -> dict[str, Any]:
         """The part of it that is not the application's."""
-        own = mapping(self.config.get("runtime_env"))
-        if "env_vars" not in own:
-            own = mapping(mapping(self.deployment.get("ray_actor_options")).get("runtime_env"))
-        return mapping(own.get("env_vars"))
+        here: Any = self.config
+        for part in self.env_where:
+            here = mapping(here).get(part)
+        return mapping(here)
+
+    @property
+    def env_where(self) -> Path:
+        """Where below the role that part stands, or would."""
+        options = mapping(self.deployment.get("ray_actor_options"))
+        theirs = mapping(options.get("runtime_env"))
+        if "env_vars" in theirs and "env_vars" not in mapping(self.config.get("runtime_env")):
+            return ("deployment_config", "ray_actor_options", "runtime_env", "env_vars")
+        return ("runtime_env", "env_vars")
 
     def at(self, *parts: Any) -> Path:
         """A path below this role."""
@@ -113,10 +122,7 @@ class RoleView:
 
     def env_at(self, name: str) -> Path:
         """Where an environment variable of this role is set, or would be."""
-        if name in self.own_env_vars and "env_vars" not in mapping(self.config.get("runtime_env")):
-            where = ("deployment_config", "ray_actor_options", "runtime_env", "env_vars")
-            return (*self.path, *where, name)
-        return (*self.path, "runtime_env", "env_vars", name)
+        return (*self.path, *self.env_where, name)
 
     def size(self, name: str) -> int:
         """A parallel size of the engine, 1 when left out (or wrong, which is said elsewhere)."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from baton.spec.faults import Path, Spot, dotted
+from baton.spec.faults import Path, Spot, dotted, shown
 from baton.spec.scalars import resolve, to_float, to_int
 
 MAX_NODES = 20_000
@@ -36,6 +36,7 @@ class Problem:
     cure: str | None = None
     key_path: str = ""
     related: tuple[tuple[str, int, int], ...] = ()
+    severity: Literal["error", "warning"] = "error"
 
 
 @dataclass
@@ -46,7 +47,14 @@ class Tree:
     spots: dict[Path, Spot] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     nodes: dict[Path, Node] = field(default_factory=dict)
+    written: dict[Path, str] = field(default_factory=dict)
+    """How a value is written, where YAML makes something else of it (`yes`, `012`, `1_000`)."""
     empty: bool = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether something is wrong with the text that forbids to use it."""
+        return any(problem.severity == "error" for problem in self.problems)
 
 
 # `{model_source: ${MODEL_ID}}` is no YAML: the inner brace opens a mapping. People write it all the
@@ -124,12 +132,62 @@ def _syntax_problems(exc: YAMLError, text: str) -> list[Problem]:
     tabs = _tab_problems(text)
     if tabs and ("\\t" in message or any(tab.line == line for tab in tabs)):
         return tabs
-    cure = None
+    if "\\t" in message:
+        wrong = "a tab; YAML allows spaces only"
+        return [Problem("BTN-002", wrong, line, column, "replace the tab with a space")]
+    odd = _odd_character(text, line)
+    if odd is not None:
+        return [odd]
+    cure = "compare these lines with the ones around them: indentation, colons, quotes, brackets"
     if "mapping values are not allowed" in message:
         cure = "look at the indentation of this line and the one before; quote text that has `: `"
     elif "undefined alias" in message:
         cure = "define it first with `&name`, or quote the value if the `*` is meant as text"
     return [Problem("BTN-001", f"this is not YAML: {message}", line, column, cure)]
+
+
+# What copying from a web page, a chat or a word processor puts in place of a space or a quote.
+_ODD = {
+    "\u00a0": ("a no-break space", "a space"),
+    "\u2007": ("a figure space", "a space"),
+    "\u202f": ("a narrow no-break space", "a space"),
+    "\u200b": ("a zero-width space", "nothing"),
+    "\u200c": ("a zero-width character", "nothing"),
+    "\u200d": ("a zero-width character", "nothing"),
+    "\u2060": ("a zero-width character", "nothing"),
+    "\ufeff": ("a byte order mark", "nothing"),
+    "\u201c": ("a typographic quote", 'a straight "'),
+    "\u201d": ("a typographic quote", 'a straight "'),
+    "\u201e": ("a typographic quote", 'a straight "'),
+    "\u2018": ("a typographic quote", "a straight '"),
+    "\u2019": ("a typographic quote", "a straight '"),
+}
+_INVISIBLE = frozenset(mark for mark, (_, instead) in _ODD.items() if "straight" not in instead)
+
+
+def _odd_character(text: str, line: int) -> Problem | None:
+    """The first odd character of the line that the parser stumbled over, or of the one before."""
+    lines = text.splitlines()
+    for number in (line - 1, line):
+        found = lines[number - 1] if 0 < number <= len(lines) else ""
+        for column, mark in enumerate(found, start=1):
+            if mark in _ODD:
+                return _odd_problem(mark, number, column)
+    return None
+
+
+def _odd_problem(
+    mark: str, line: int, column: int, severity: Literal["error", "warning"] = "error"
+) -> Problem:
+    name, instead = _ODD[mark]
+    return Problem(
+        "BTN-015",
+        f"{name} (U+{ord(mark):04X})",
+        line,
+        column,
+        f"write {instead} in its place" if instead != "nothing" else "remove it",
+        severity=severity,
+    )
 
 
 def _tab_problems(text: str) -> list[Problem]:
@@ -189,7 +247,13 @@ class _Builder:
             raise _TooLarge
         self.tree.nodes[path] = node
         if id(node) in self.open:
-            self.problem("BTN-005", "an alias contains itself", node, key_path=dotted(path))
+            self.problem(
+                "BTN-005",
+                "an alias contains itself",
+                node,
+                key_path=dotted(path),
+                cure="write the value out",
+            )
             return None
         if len(path) > MAX_DEPTH:
             self.tree.problems.append(_too_deep(*_at(node)))
@@ -224,6 +288,8 @@ class _Builder:
                     "a key must be a word, not a list or a mapping",
                     key_node,
                     key_path=dotted(path),
+                    cure="put quotes around it; a template is rendered first:"
+                    " helm template … | baton validate -",
                 )
                 continue
             if key_node.value == "<<" and key_node.style is None:
@@ -254,7 +320,13 @@ class _Builder:
         sources = node.value if isinstance(node, SequenceNode) else [node]
         for source in sources:
             if not isinstance(source, MappingNode) or id(source) in self.open:
-                self.problem("BTN-007", "`<<` wants a mapping", node, key_path=dotted(path))
+                self.problem(
+                    "BTN-007",
+                    "`<<` wants a mapping",
+                    node,
+                    key_path=dotted(path),
+                    cure="name an anchor that stands at a mapping",
+                )
                 continue
             inner = _Builder()
             inner.count, inner.open = self.count, self.open | {id(source)}
@@ -272,6 +344,9 @@ class _Builder:
                 for where, child in inner.tree.nodes.items():
                     if where[:size] == (*path, key):
                         self.tree.nodes.setdefault(where, child)
+                for where, written in inner.tree.written.items():
+                    if where[:size] == (*path, key):
+                        self.tree.written.setdefault(where, written)
 
     def scalar(self, node: ScalarNode, path: Path) -> Any:
         text = show_variables(str(node.value))
@@ -297,9 +372,23 @@ class _Builder:
             return text
         if node.style is not None:
             return text if tag == f"{_TAG}str" else _tagged(tag, text)
+        self.look_for_odd_characters(node, text)
         plain = resolve(text)
         wanted = _written_tag(node)
-        return plain if wanted is None else _tagged(wanted, text)
+        value = plain if wanted is None else _tagged(wanted, text)
+        if self.tree.nodes.get(path) is node and not isinstance(value, str) and text:
+            if shown(value) != text:
+                self.tree.written[path] = text
+        return value
+
+    def look_for_odd_characters(self, node: ScalarNode, text: str) -> None:
+        """They are part of the word, which nobody can see or wanted."""
+        line, column = _at(node)
+        for at, mark in enumerate(text):
+            if mark in _INVISIBLE or (mark in _ODD and at in {0, len(text) - 1}):
+                problem = _odd_problem(mark, line, column + at, "warning")
+                self.tree.problems.append(problem)
+                return
 
 
 def _written_tag(node: ScalarNode) -> str | None:

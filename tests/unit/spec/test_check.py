@@ -83,7 +83,8 @@ def test_an_unknown_application_is_passed_on() -> None:
         ("baton:build_openai_app", "error"),
         ("batn:build_pd_openai_app", "warning"),
         ("mine.app:build", "note"),
-        ("ray.serve.llm:build_openai_app", "note"),
+        ("ray.serve.llm:build_pd_openai", "error"),
+        ("ray.serve.llm:build_openai_app", "error"),  # takes `llm_configs`, no pair
     ],
 )
 def test_a_misspelt_import_path_gets_did_you_mean(path: str, severity: str) -> None:

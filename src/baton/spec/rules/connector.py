@@ -100,6 +100,7 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.engine_at("kv_transfer_config"),
                 f"{role.role} has no `kv_transfer_config`",
+                found="nothing",
                 allowed="a mapping with kv_connector and kv_role",
                 cure=f"add {fragment}",
             )
@@ -107,6 +108,7 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.kv_at("kv_connector"),
                 "`kv_connector` is missing",
+                found="nothing",
                 allowed=", ".join((*NIXL_PULL, *NIXL_PUSH)),
                 cure="add kv_connector: NixlConnector",
             )
@@ -114,6 +116,7 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.kv_at("kv_role"),
                 "`kv_role` is missing; vLLM wants it with a connector",
+                found="nothing",
                 allowed="kv_producer, kv_consumer, kv_both",
                 cure=f"add kv_role: {_ROLE_OF[role.role]}",
             )

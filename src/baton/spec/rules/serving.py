@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
 from baton.spec.faults import shown
@@ -12,6 +12,8 @@ from baton.spec.view import AppView, mapping, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from baton.spec.view import RoleView
 
 _GONE_ARGS = {
     "proxy_deployment_config": (
@@ -154,7 +156,8 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
         group = role.config.get("placement_group_config")
         if isinstance(group, dict):
             both = {"bundles", "bundle_per_worker"} & {k for k, v in group.items() if v is not None}
-            if len(both) != 1:
+            unknown = set(group) - {"bundles", "bundle_per_worker", "strategy"}
+            if len(both) > 1 or not (both or unknown):
                 yield Finding(
                     role.at("placement_group_config"),
                     "`placement_group_config` wants one of bundles and bundle_per_worker",
@@ -239,13 +242,15 @@ def bundle_count(app: AppView) -> Iterator[Finding]:
     """An engine starts TP x PP workers, and each takes one bundle with a GPU (or, on a CPU, cores).
 
     With fewer, vLLM waits for a placement that never comes; with more, the rest stands idle.
+    `gpu` in small letters is a resource that no node has. Bundles with TPUs are left to Ray.
 
     Source: ray 2.60 `vllm_models.py`, `placement_bundles`; vLLM 0.29 `v1/executor/ray_utils.py`.
     """
     for role in app.roles:
         group = mapping(role.config.get("placement_group_config"))
         asked = group.get("bundles")
-        if not isinstance(asked, list) or role.on_cpu or role.dp > 1:
+        yield from _resource_names(role, group)
+        if not isinstance(asked, list) or role.on_cpu or role.dp > 1 or _on_tpu(role):
             continue
         gpus, workers = role.gpus, role.tp * role.pp
         fractional = any(
@@ -262,6 +267,29 @@ def bundle_count(app: AppView) -> Iterator[Finding]:
                 cure="write bundle_per_worker: {GPU: 1}; Ray repeats it as often as needed",
                 severity="error" if gpus < workers else None,
             )
+
+
+def _on_tpu(role: RoleView) -> bool:
+    return any(bundle.get("TPU") for bundle in role.bundles)
+
+
+def _resource_names(role: RoleView, group: dict[Any, Any]) -> Iterator[Finding]:
+    """`gpu` is a resource of the user's own to Ray, which waits for a node that has it."""
+    each, listed = group.get("bundle_per_worker"), group.get("bundles")
+    holders = [(("bundle_per_worker",), each)]
+    holders += [(("bundles", n), b) for n, b in enumerate(listed if isinstance(listed, list) else ())]
+    for where, bundle in holders:
+        for key in mapping(bundle):
+            right = next((n for n in ("CPU", "GPU", "TPU") if str(key).upper() == n), key)
+            if key != right:
+                yield Finding(
+                    role.at("placement_group_config", *where, key),
+                    f"Ray has no resource `{key}`, unless a node is started with one",
+                    found=str(key),
+                    allowed="CPU, GPU, TPU",
+                    cure=f"did you mean `{right}`?",
+                    severity="warning",
+                )
 
 
 @rule("BTN-167", "error", "engine metrics without engine statistics")

@@ -254,11 +254,16 @@ def baton_block(app: AppView) -> Iterator[Finding]:
     if not isinstance(block, dict):
         yield wrong_type({"dict": "any"}, block, app.baton_path)
         return
+    yield from block_findings(block, app.baton_path)
+
+
+def block_findings(block: dict[Any, Any], path: Path) -> Iterator[Finding]:
+    """What is wrong with a `baton` block by itself."""
     try:
         BatonBlock.model_validate(block)
     except ValidationError as exc:
         for error in exc.errors(include_url=False):
-            yield _block_finding(error, block, app.baton_path)
+            yield _block_finding(error, block, path)
 
 
 def _block_finding(error: Any, block: dict[Any, Any], path: Path) -> Finding:
