@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.errors import ConfigRefused
 from baton.spec.checked import CheckedApp, CheckedFile
-from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted
+from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted, shown
 from baton.spec.foreign import foreign
 from baton.spec.frame import check_frame
 from baton.spec.load import LoadedFile
@@ -282,6 +282,7 @@ def _application(
             Finding(
                 args_path,
                 "`args` must hold prefill_config and decode_config",
+                found=shown(args) if "args" in app else "nothing",
                 allowed="a mapping",
                 cure="add args: {prefill_config: …, decode_config: …}",
             ),

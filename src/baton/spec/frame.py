@@ -44,7 +44,13 @@ def check_frame(document: Any) -> Iterator[Finding]:
         yield wrong_type({"list": "any"}, applications, ("applications",))
         return
     if not applications:
-        yield Finding(("applications",), "there is no application", allowed="one or more")
+        yield Finding(
+            ("applications",),
+            "there is no application",
+            found="[]",
+            allowed="one or more",
+            cure="see examples/01-laptop-1p1d/app.yaml",
+        )
     for index, app in enumerate(applications):
         yield from _check_application(app, ("applications", index))
     yield from _taken_twice(applications, "name")
@@ -85,7 +91,13 @@ def _without_applications(document: dict[Any, Any]) -> Finding:
             cure = "write kind: RayService"
     else:
         cure = "see examples/01-laptop-1p1d/app.yaml"
-    return Finding(("applications",), "`applications` is missing", allowed="a list", cure=cure)
+    return Finding(
+        ("applications",),
+        "`applications` is missing",
+        found=", ".join(map(str, document)) or "nothing",
+        allowed="a list",
+        cure=cure,
+    )
 
 
 def _check_application(app: Any, path: Path) -> Iterator[Finding]:

@@ -80,6 +80,14 @@ class _TooLarge(Exception):
 
 def parse(text: str) -> list[Tree]:
     """All documents of a text. Text that is no YAML gives one tree with problems and no value."""
+    # Refused before the parser takes a minute over them.
+    for many, what in (
+        (text.count("[") + text.count("{"), "brackets are opened"),
+        (text.count("\n"), "lines"),
+    ):
+        if many > MAX_NODES:
+            message = f"more than {MAX_NODES} {what}: no config"
+            return [Tree(problems=[Problem("BTN-006", message, 1, 1, "name the Serve config")])]
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 1)
     try:
@@ -229,10 +237,10 @@ class _Builder:
             self.tree.problems = [
                 Problem(
                     "BTN-005",
-                    f"aliases expand to more than {MAX_NODES} values",
+                    f"more than {MAX_NODES} values, aliases written out",
                     line,
                     column,
-                    "write the values out; a config of this size has another purpose",
+                    "name the Serve config; one of this size has another purpose",
                 )
             ]
         return self.tree

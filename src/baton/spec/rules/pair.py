@@ -234,7 +234,8 @@ def compatibility_hash(app: AppView) -> Iterator[Finding]:
             cure=f"use the same {key} in both roles",
             related=(("prefill", prefill.engine_at(key)),),
         )
-    if prefill.model_source != decode.model_source and prefill.model_id == decode.model_id:
+    sources = {prefill.model_source, decode.model_source} - {None}
+    if len(sources) > 1 and prefill.model_id == decode.model_id:
         path = ("model_loading_config", "model_source")
         yield Finding(
             decode.at(*path),

@@ -216,7 +216,7 @@ def accelerator(app: AppView) -> Iterator[Finding]:
                 f"Ray knows no accelerator `{kind}`",
                 found=kind,
                 allowed=", ".join(known),
-                cure=f"did you mean `{near}`?" if near else None,
+                cure=f"did you mean `{near}`?" if near else "remove it, or use one of these",
                 at_value=True,
             )
         elif role.on_cpu:
@@ -233,6 +233,7 @@ def accelerator(app: AppView) -> Iterator[Finding]:
                 path,
                 f"accelerator_type `{kind}` is a TPU and the bundles ask for GPUs",
                 found=kind,
+                allowed="a GPU's name, or nothing",
                 cure="remove accelerator_type",
             )
 

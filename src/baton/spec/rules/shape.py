@@ -146,7 +146,13 @@ def _deployment_option(key: str, item: Any, path: Path) -> Iterator[Finding]:
     fields = catalog.objects()["DeploymentConfig"]
     if key == "version":
         # Ray 2.60 `serve/api.py`: "`version` in `@serve.deployment` has been removed."
-        yield Finding((*path, key), "`version` has been removed from Ray Serve", cure="remove it")
+        yield Finding(
+            (*path, key),
+            "`version` has been removed from Ray Serve",
+            found=shown(item),
+            allowed="nothing",
+            cure="remove it",
+        )
     elif key in _DEPLOYMENT_TYPES:
         yield from check_value(_DEPLOYMENT_TYPES[key], item, (*path, key))
     elif key in fields:
