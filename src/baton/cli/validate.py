@@ -18,12 +18,13 @@ from baton.cli.ask_vllm import judged
 from baton.cli.faults import as_json, changes_text, github_lines, summary, text_of
 from baton.errors import ConfigRefused
 from baton.spec.check import Report, examine
-from baton.spec.load import LoadedFile, load_file
+from baton.spec.load import load_file
 from baton.spec.machine import Machine
 
 if TYPE_CHECKING:
     from baton.spec.budget import RoleBudget
     from baton.spec.faults import Change, Fault
+    from baton.spec.loaded import LoadedFile
 
 REFUSED = 2
 WARNED = 1

@@ -16,7 +16,7 @@ from baton.spec.checked import CheckedApp, CheckedFile
 from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted, shown
 from baton.spec.foreign import foreign
 from baton.spec.frame import check_frame
-from baton.spec.load import LoadedFile
+from baton.spec.loaded import LoadedFile
 from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
 from baton.spec.resolve import defaults, late_defaults
 from baton.spec.rules import Finding, all_rules
@@ -87,9 +87,9 @@ class _Run:
         for path, spot in list(self.spots.items()):
             if path[:size] == start:
                 self.spots[(*goal, *path[size:])] = spot
-        for path, text in list(self.written.items()):
+        for path, word in list(self.written.items()):
             if path[:size] == start:
-                self.written[(*goal, *path[size:])] = text
+                self.written[(*goal, *path[size:])] = word
         for length in range(len(base) + 1, len(goal)):
             # A mapping that the move created stands where the moved key stands.
             if goal[:length] not in self.spots and start in self.spots:

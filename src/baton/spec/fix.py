@@ -24,7 +24,7 @@ from baton.spec.slips import apply_edit
 from baton.spec.yaml_tree import Tree, hide_variables, parse, show_variables
 
 if TYPE_CHECKING:
-    from baton.spec.load import LoadedFile
+    from baton.spec.loaded import LoadedFile
 
 _SLIPS = ("BTN-110", "BTN-111", "BTN-112", "BTN-113", "BTN-114", "BTN-115")
 _NO_LIMIT = 1_000_000

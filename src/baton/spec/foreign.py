@@ -1,4 +1,4 @@
-"""What to say of an application whose import path is not one of the two that Baton has rules for."""
+"""What to say of an application whose import path is none of the two that Baton has rules for."""
 
 from __future__ import annotations
 

@@ -249,7 +249,10 @@ def _grammar() -> dict[str, dict[str, str]]:
         "placement": {"bundles": "list:bundle", "bundle_per_worker": "bundle", "strategy": "leaf"},
         "bundle": leaves(("CPU", "GPU", "memory")),
         "runtime_env": {
-            "working_dir": "leaf", "pip": "nest", "py_modules": "nest", "env_vars": "env_vars",
+            "working_dir": "leaf",
+            "pip": "nest",
+            "py_modules": "nest",
+            "env_vars": "env_vars",
         },
         "baton": {name: f"baton.{name}" for name in BatonBlock.model_fields},
     }

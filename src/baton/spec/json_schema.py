@@ -75,7 +75,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _connector(schema: dict[str, Any]) -> None:
-    """vLLM's own names, unless a module says where another class is; NIXL's settings by name."""
+    """VLLM's own names, unless a module says where another class is; NIXL's settings by name."""
     schema["if"] = {"not": {"required": ["kv_connector_module_path"]}}
     schema["then"] = {"properties": {"kv_connector": {"enum": [*catalog.connectors(), None]}}}
     schema["properties"]["kv_connector_extra_config"] = {

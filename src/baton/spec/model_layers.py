@@ -1,4 +1,4 @@
-"""What each layer of a model keeps for a sequence: KV of every token, of a window, a state, or none.
+"""What each layer of a model keeps for a sequence: KV of all tokens, of a window, a state, nothing.
 
 Read from `config.json` as the model's class in transformers and vLLM 0.29 reads it. Layers that are
 a feed-forward network alone (Nemotron-H's `-`) keep nothing and are not counted.
@@ -94,7 +94,9 @@ def _sliding(config: Mapping[str, Any], kind: str, layers: int) -> int:
     return layers
 
 
-def state_bytes(config: Mapping[str, Any], kind: str, each: float, widths: Mapping[str, Any]) -> int:
+def state_bytes(
+    config: Mapping[str, Any], kind: str, each: float, widths: Mapping[str, Any]
+) -> int:
     """State of one such layer for one sequence, over all TP workers; 0 when the config tells none.
 
     Two tensors: the last inputs of a convolution in the model's type, and the state itself. vLLM

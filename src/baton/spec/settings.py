@@ -19,7 +19,7 @@ from baton.spec.view import mapping
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from baton.spec.load import LoadedFile
+    from baton.spec.loaded import LoadedFile
 
 
 def settings_of(loaded: LoadedFile) -> BatonBlock:

@@ -242,9 +242,7 @@ def _backends(value: str, path: Path) -> Iterator[Slip]:
         yield from _listed(value, path)
 
 
-def _env_numbers(
-    args: dict[Any, Any], role: str, written: Mapping[Path, str]
-) -> Iterator[Slip]:
+def _env_numbers(args: dict[Any, Any], role: str, written: Mapping[Path, str]) -> Iterator[Slip]:
     """Ray 2.60 takes text only in `env_vars` (`ray/_private/runtime_env/validation.py`).
 
     The text is what stands in the file: `010` is not `8`, and `1.10` is not `1.1`.

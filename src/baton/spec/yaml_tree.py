@@ -9,34 +9,27 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
 
 from baton.spec.faults import Path, Spot, dotted, shown
+from baton.spec.odd_text import (
+    INVISIBLE,
+    MAX_DEPTH,
+    ODD,
+    Problem,
+    odd_problem,
+    syntax_problems,
+    too_deep,
+)
 from baton.spec.scalars import resolve, to_float, to_int
 
 MAX_NODES = 20_000
 """More values than this after aliases are expanded is no config (an alias bomb has billions)."""
-MAX_DEPTH = 60
 _TAG = "tag:yaml.org,2002:"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong with the text itself. Line and column count from 1."""
-
-    rule_id: str
-    message: str
-    line: int
-    column: int
-    cure: str | None = None
-    key_path: str = ""
-    related: tuple[tuple[str, int, int], ...] = ()
-    severity: Literal["error", "warning"] = "error"
 
 
 @dataclass
@@ -95,124 +88,14 @@ def parse(text: str) -> list[Tree]:
             warnings.simplefilter("ignore")
             documents = list(reader.compose_all(hide_variables(text)))
     except RecursionError:
-        return [Tree(problems=[_too_deep(1, 1)])]
+        return [Tree(problems=[too_deep(1, 1)])]
     except YAMLError as exc:
-        return [Tree(problems=_syntax_problems(exc, text))]
+        return [Tree(problems=syntax_problems(exc, text))]
     except Exception as exc:  # noqa: BLE001 - a bug of the parser is the file's fault to the user
         problem = Problem("BTN-001", f"this is not YAML ({type(exc).__name__}: {exc})", 1, 1)
         return [Tree(problems=[problem])]
     trees = [_Builder().build(node) for node in documents if node is not None]
     return [tree for tree in trees if not tree.empty] or [Tree(empty=True)]
-
-
-def _too_deep(line: int, column: int) -> Problem:
-    return Problem(
-        "BTN-006",
-        f"values are nested more than {MAX_DEPTH} levels deep",
-        line,
-        column,
-        "a Serve config needs about ten levels",
-    )
-
-
-def _syntax_problems(exc: YAMLError, text: str) -> list[Problem]:
-    if isinstance(exc, ReaderError):
-        before = text[: exc.position] if isinstance(exc.position, int) else ""
-        line = before.count("\n") + 1
-        column = len(before) - (before.rfind("\n") + 1) + 1
-        code = exc.character if isinstance(exc.character, int) else ord(str(exc.character)[:1])
-        return [
-            Problem(
-                "BTN-004",
-                f"character U+{code:04X} is not allowed in YAML",
-                line,
-                column,
-                "remove it; it is invisible in most editors",
-            )
-        ]
-    line = column = 1
-    message = "this is not YAML"
-    if isinstance(exc, MarkedYAMLError):
-        mark = exc.problem_mark or exc.context_mark
-        if mark is not None:
-            line, column = mark.line + 1, mark.column + 1
-        message = " ".join(part for part in (exc.context, exc.problem) if part) or message
-    tabs = _tab_problems(text)
-    if tabs and ("\\t" in message or any(tab.line == line for tab in tabs)):
-        return tabs
-    if "\\t" in message:
-        wrong = "a tab; YAML allows spaces only"
-        return [Problem("BTN-002", wrong, line, column, "replace the tab with a space")]
-    odd = _odd_character(text, line)
-    if odd is not None:
-        return [odd]
-    cure = "compare these lines with the ones around them: indentation, colons, quotes, brackets"
-    if "mapping values are not allowed" in message:
-        cure = "look at the indentation of this line and the one before; quote text that has `: `"
-    elif "undefined alias" in message:
-        cure = "define it first with `&name`, or quote the value if the `*` is meant as text"
-    return [Problem("BTN-001", f"this is not YAML: {message}", line, column, cure)]
-
-
-# What copying from a web page, a chat or a word processor puts in place of a space or a quote.
-_ODD = {
-    "\u00a0": ("a no-break space", "a space"),
-    "\u2007": ("a figure space", "a space"),
-    "\u202f": ("a narrow no-break space", "a space"),
-    "\u200b": ("a zero-width space", "nothing"),
-    "\u200c": ("a zero-width character", "nothing"),
-    "\u200d": ("a zero-width character", "nothing"),
-    "\u2060": ("a zero-width character", "nothing"),
-    "\ufeff": ("a byte order mark", "nothing"),
-    "\u201c": ("a typographic quote", 'a straight "'),
-    "\u201d": ("a typographic quote", 'a straight "'),
-    "\u201e": ("a typographic quote", 'a straight "'),
-    "\u2018": ("a typographic quote", "a straight '"),
-    "\u2019": ("a typographic quote", "a straight '"),
-}
-_INVISIBLE = frozenset(mark for mark, (_, instead) in _ODD.items() if "straight" not in instead)
-
-
-def _odd_character(text: str, line: int) -> Problem | None:
-    """The first odd character of the line that the parser stumbled over, or of the one before."""
-    lines = text.splitlines()
-    for number in (line - 1, line):
-        found = lines[number - 1] if 0 < number <= len(lines) else ""
-        for column, mark in enumerate(found, start=1):
-            if mark in _ODD:
-                return _odd_problem(mark, number, column)
-    return None
-
-
-def _odd_problem(
-    mark: str, line: int, column: int, severity: Literal["error", "warning"] = "error"
-) -> Problem:
-    name, instead = _ODD[mark]
-    return Problem(
-        "BTN-015",
-        f"{name} (U+{ord(mark):04X})",
-        line,
-        column,
-        f"write {instead} in its place" if instead != "nothing" else "remove it",
-        severity=severity,
-    )
-
-
-def _tab_problems(text: str) -> list[Problem]:
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
-        if "\t" in indent and line.strip() and not line.lstrip().startswith("#"):
-            found.append(
-                Problem(
-                    "BTN-002",
-                    "a tab in the indentation; YAML allows spaces only",
-                    number,
-                    indent.index("\t") + 1,
-                    "replace the tab with spaces",
-                )
-            )
-    return found
 
 
 class _Builder:
@@ -264,7 +147,7 @@ class _Builder:
             )
             return None
         if len(path) > MAX_DEPTH:
-            self.tree.problems.append(_too_deep(*_at(node)))
+            self.tree.problems.append(too_deep(*_at(node)))
             return None
         if isinstance(node, ScalarNode):
             return self.scalar(node, path)
@@ -345,16 +228,16 @@ class _Builder:
                 if key in result:
                     continue
                 result[key] = item
-                size = len(path) + 1
-                for where, spot in inner.tree.spots.items():
-                    if where[:size] == (*path, key):
-                        self.tree.spots.setdefault(where, spot)
-                for where, child in inner.tree.nodes.items():
-                    if where[:size] == (*path, key):
-                        self.tree.nodes.setdefault(where, child)
-                for where, written in inner.tree.written.items():
-                    if where[:size] == (*path, key):
-                        self.tree.written.setdefault(where, written)
+                self.adopt(inner.tree, (*path, key))
+
+    def adopt(self, other: Tree, path: Path) -> None:
+        """Takes over what another tree knows of the values below a path."""
+        for name in ("spots", "nodes", "written"):
+            ours: dict[Path, Any] = getattr(self.tree, name)
+            theirs: dict[Path, Any] = getattr(other, name)
+            for where, entry in theirs.items():
+                if where[: len(path)] == path:
+                    ours.setdefault(where, entry)
 
     def scalar(self, node: ScalarNode, path: Path) -> Any:
         text = show_variables(str(node.value))
@@ -384,17 +267,17 @@ class _Builder:
         plain = resolve(text)
         wanted = _written_tag(node)
         value = plain if wanted is None else _tagged(wanted, text)
-        if self.tree.nodes.get(path) is node and not isinstance(value, str) and text:
-            if shown(value) != text:
-                self.tree.written[path] = text
+        is_value = self.tree.nodes.get(path) is node  # and no key
+        if is_value and text and not isinstance(value, str) and shown(value) != text:
+            self.tree.written[path] = text
         return value
 
     def look_for_odd_characters(self, node: ScalarNode, text: str) -> None:
         """They are part of the word, which nobody can see or wanted."""
         line, column = _at(node)
         for at, mark in enumerate(text):
-            if mark in _INVISIBLE or (mark in _ODD and at in {0, len(text) - 1}):
-                problem = _odd_problem(mark, line, column + at, "warning")
+            if mark in INVISIBLE or (mark in ODD and at in {0, len(text) - 1}):
+                problem = odd_problem(mark, line, column + at, "warning")
                 self.tree.problems.append(problem)
                 return
 

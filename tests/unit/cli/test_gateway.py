@@ -153,7 +153,10 @@ def test_a_bad_url_is_one_line():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("baton: {recovery: {prefil_timeout_s: 5}}", "`prefil_timeout_s` is not a key of `baton.recovery`"),
+        (
+            "baton: {recovery: {prefil_timeout_s: 5}}",
+            "`prefil_timeout_s` is not a key of `baton.recovery`",
+        ),
         ("a: [", "not YAML"),
         ("a: 1", "no `baton:` block"),
     ],

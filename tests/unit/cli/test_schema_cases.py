@@ -57,9 +57,7 @@ KV = "engine_kwargs.kv_transfer_config"
         pytest.param(lambda args: args.update(proxy_deployment_config={}), id="c18"),
         pytest.param(role("placement_group_config.bundle", []), id="c19"),
         pytest.param(role("deployment_config.num_replicas", "many"), id="c23"),
-        pytest.param(
-            lambda args: args["baton"]["recovery"].update(prefil_timeout_s=5), id="c24"
-        ),
+        pytest.param(lambda args: args["baton"]["recovery"].update(prefil_timeout_s=5), id="c24"),
         pytest.param(lambda args: args["baton"]["transport"].update(require="EFA"), id="c26"),
         pytest.param(role(f"{KV}.kv_connector_extra_config.backends", "LIBFABRIC"), id="c25"),
         pytest.param(role(f"{KV}.kv_connector", "NIXLConnector"), id="c06"),

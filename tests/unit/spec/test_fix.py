@@ -216,8 +216,12 @@ def comments(text: str) -> list[str]:
 
 def test_an_alias_is_not_edited_for_one_of_its_users() -> None:
     """The anchor stands for both roles: what is put right in it is right for both."""
-    text = BASE.replace("    prefill_config:", "    prefill_config: &role").split("    decode_config")[0]
-    text = text.replace("backends: [LIBFABRIC]", "backends: LIBFABRIC") + "    decode_config: *role\n"
+    text = BASE.replace("    prefill_config:", "    prefill_config: &role").split(
+        "    decode_config"
+    )[0]
+    text = (
+        text.replace("backends: [LIBFABRIC]", "backends: LIBFABRIC") + "    decode_config: *role\n"
+    )
     loaded = load_text(text, "app.yaml", {})
     outcome = fix(loaded, examine(loaded).changes)
     if outcome is not None:

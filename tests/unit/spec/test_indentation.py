@@ -15,7 +15,22 @@ from baton.spec.schema import BatonBlock
 from tests.unit.spec.files import BASE
 from tests.unit.spec.mutations import dump, load
 
-_VALUES: tuple[Any, ...] = (1, 0.5, True, "x", "a: b", "- x", "# y", "|", "", None, "12", "é", [1], {})
+_VALUES: tuple[Any, ...] = (
+    1,
+    0.5,
+    True,
+    "x",
+    "a: b",
+    "- x",
+    "# y",
+    "|",
+    "",
+    None,
+    "12",
+    "é",
+    [1],
+    {},
+)
 
 
 def some(rng: random.Random, keys: Any, most: int = 4) -> dict[str, Any]:
@@ -77,7 +92,9 @@ def whole_file(rng: random.Random) -> dict[str, Any]:
             "args": shuffled(rng, args),
         }
         apps.append(shuffled(rng, app))
-    return shuffled(rng, {"http_options": {"port": 8000}, "applications": apps, "proxy_location": "x"})
+    return shuffled(
+        rng, {"http_options": {"port": 8000}, "applications": apps, "proxy_location": "x"}
+    )
 
 
 def flat(text: str) -> str:
@@ -96,7 +113,10 @@ def test_a_flattened_file_keeps_its_meaning_or_is_refused(seed: int) -> None:
 
 def test_the_usual_file_is_rebuilt() -> None:
     """Otherwise the test above would hold for a reader that refuses everything."""
-    for text in (BASE, BASE.replace("{backends: [LIBFABRIC]}", "\n            backends:\n            - UCX")):
+    for text in (
+        BASE,
+        BASE.replace("{backends: [LIBFABRIC]}", "\n            backends:\n            - UCX"),
+    ):
         loaded = load_text(flat(text), "app.yaml", {})
         assert loaded.rebuilt is not None
         assert load(loaded.rebuilt) == load(text)

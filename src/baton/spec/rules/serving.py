@@ -277,8 +277,10 @@ def _on_tpu(role: RoleView) -> bool:
 def _resource_names(role: RoleView, group: dict[Any, Any]) -> Iterator[Finding]:
     """`gpu` is a resource of the user's own to Ray, which waits for a node that has it."""
     each, listed = group.get("bundle_per_worker"), group.get("bundles")
-    holders = [(("bundle_per_worker",), each)]
-    holders += [(("bundles", n), b) for n, b in enumerate(listed if isinstance(listed, list) else ())]
+    holders: list[tuple[tuple[Any, ...], Any]] = [(("bundle_per_worker",), each)]
+    holders += [
+        (("bundles", n), b) for n, b in enumerate(listed if isinstance(listed, list) else ())
+    ]
     for where, bundle in holders:
         for key in mapping(bundle):
             right = next((n for n in ("CPU", "GPU", "TPU") if str(key).upper() == n), key)
