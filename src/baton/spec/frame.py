@@ -33,7 +33,12 @@ def check_frame(document: Any) -> Iterator[Finding]:
     fields = catalog.objects()["ServeDeploySchema"]
     if "applications" not in document:
         yield _without_applications(document)
-    rest = {key: value for key, value in document.items() if key != "applications"}
+    # `x-…` is where people keep what anchors share, as in Compose files; Ray ignores it rightly.
+    rest = {
+        key: value
+        for key, value in document.items()
+        if key != "applications" and not str(key).startswith("x-")
+    }
     manifest = "apiVersion" in document and "kind" in document
     if "applications" in document or not (manifest or _ROLE_KEYS & set(document)):
         yield from check_fields(fields, rest, (), "ServeDeploySchema")
