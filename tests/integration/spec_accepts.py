@@ -34,8 +34,8 @@ KNOWN_WRONG = frozenset(
         "BTN-120", "BTN-121", "BTN-122", "BTN-123", "BTN-126", "BTN-127", "BTN-128", "BTN-129",
         "BTN-140", "BTN-141", "BTN-142", "BTN-143", "BTN-144", "BTN-145", "BTN-146", "BTN-147",
         "BTN-148", "BTN-150", "BTN-153", "BTN-163", "BTN-165", "BTN-166", "BTN-167", "BTN-170",
-        "BTN-180", "BTN-183", "BTN-190", "BTN-191", "BTN-192", "BTN-193", "BTN-200", "BTN-205", "BTN-307",
-        "BTN-308",
+        "BTN-180", "BTN-183", "BTN-190", "BTN-191", "BTN-192", "BTN-193", "BTN-200", "BTN-205",
+        "BTN-307", "BTN-308",
     }
 )  # fmt: skip
 
