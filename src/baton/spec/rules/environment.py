@@ -115,7 +115,9 @@ def numeric_variables(app: AppView) -> Iterator[Finding]:
         for name, value in role.env_vars.items():
             kind = kinds.get(name) if isinstance(name, str) else None
             path = _env_path(app, role, str(name))
-            if kind is None or "$" in str(value) or path in seen or fits(kind, value):
+            if kind is None or path in seen or not isinstance(value, str):
+                continue
+            if "$" in value or fits(kind, value):
                 continue
             seen.add(path)
             unit = "a number of GiB" if name == "VLLM_CPU_KVCACHE_SPACE" else "a number"

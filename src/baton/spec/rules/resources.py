@@ -56,8 +56,8 @@ def gpus(app: AppView) -> Iterator[Finding]:
             if asked
             else "no placement_group_config: Ray takes one GPU a worker",
             allowed=f"{machine.gpus} GPUs in all" if machine.gpus else "no GPU here",
-            cure="add --on cpu to run it on this machine's CPU, or --target cluster to check it for"
-            " another machine",
+            cure="add --on cpu to run it on this machine's CPU"
+            + ("" if app.starting else ", or --target cluster to check it for another machine"),
             at_value=asked,
             severity=None if asked or app.starting else "note",
         )
