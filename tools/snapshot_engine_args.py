@@ -269,7 +269,19 @@ def snapshot_vllm() -> dict[str, Any]:
         "tool_parsers": sorted(ToolParserManager.list_registered()),
         "reasoning_parsers": sorted(ReasoningParserManager.list_registered()),
         "environment": sorted(envs.environment_variables),
+        "environment_numbers": environment_numbers(),
     }
+
+
+def environment_numbers() -> dict[str, str]:
+    """Variables that vLLM reads with a bare `int(os.getenv(NAME…))` or `float(…)`."""
+    from vllm import envs
+
+    text = Path(envs.__file__).read_text(encoding="utf-8")
+    found = re.findall(
+        r'\b(int|float)\(\s*os\.(?:getenv|environ\.get)\(\s*"(VLLM_[A-Z0-9_]+)"', text
+    )
+    return dict(sorted((name, kind) for kind, name in found))
 
 
 def nixl_extra_config() -> list[str]:

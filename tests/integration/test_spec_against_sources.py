@@ -77,6 +77,34 @@ def test_nothing_passes_that_ray_or_vllm_would_refuse(outcome: dict[str, Any]) -
     assert outcome["refused"] > 0.5 * count
 
 
+@pytest.fixture(scope="module")
+def other_direction() -> dict[str, Any]:
+    """Values that their own types allow, judged by Baton and, where it refuses, by Ray and vLLM.
+
+    A sample here; `BATON_ACCEPTS=0` takes every argument with every value (2,900).
+    """
+    count = os.environ.get("BATON_ACCEPTS", "400")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "integration" / "spec_accepts.py"), count, "11"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENV,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("outcome:")]
+    assert lines, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("outcome:"))
+    return found
+
+
+def test_nothing_is_refused_that_ray_and_vllm_accept(other_direction: dict[str, Any]) -> None:
+    """Unless a rule cites where it goes wrong later (`KNOWN_WRONG` there)."""
+    assert other_direction["wronged"] == []
+    # Neither all accepted nor all refused: otherwise the comparison would compare nothing.
+    assert other_direction["accepted"] > 0.3 * other_direction["trials"]
+    assert other_direction["refused_by_both"] > 0
+
+
 def test_vllm_is_asked_about_what_only_it_can_judge(tmp_path: Path) -> None:
     """Its own message comes back, without pydantic's frame."""
     model = str(make_tiny_model(tmp_path / "tiny"))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="A YAML file with a `baton:` block, or a Serve file that holds one.",
+    help="A file with a `baton:` block: alone, in a Serve config or in a RayService manifest.",
 )
 @click.option(
     "--engine-secret-env",
@@ -105,45 +105,12 @@ def _secret(name: str | None) -> str | None:
 
 
 def _settings(path: Path | None) -> BatonBlock:
-    """The `baton:` block of a file: at its top, or in the only application of a Serve file."""
-    from pydantic import ValidationError
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
+    """The `baton:` block of a file, or its defaults."""
+    from baton.spec.load import load_file
     from baton.spec.schema import BatonBlock
+    from baton.spec.settings import settings_of
 
-    if path is None:
-        return BatonBlock()
-    try:
-        document = YAML(typ="safe").load(path)
-    except OSError as exc:
-        raise ConfigRefused(f"cannot be read: {exc.strerror}", place=str(path)) from exc
-    except YAMLError as exc:
-        raise ConfigRefused(f"is not YAML: {exc}".split("\n", 1)[0], place=str(path)) from exc
-    block = _block(document)
-    if block is None:
-        raise ConfigRefused(
-            "has no `baton:` block", place=str(path), cure="add one, or leave --config"
-        )
-    try:
-        return BatonBlock.model_validate(block)
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        key = ".".join(("baton", *map(str, first["loc"])))
-        raise ConfigRefused(f"{key}: {first['msg']}", place=str(path)) from exc
-
-
-def _block(document: object) -> object | None:
-    if not isinstance(document, dict):
-        return None
-    if "baton" in document:
-        return document["baton"] or {}
-    applications = document.get("applications")
-    if isinstance(applications, list) and len(applications) == 1:
-        application = applications[0]
-        args = application.get("args") if isinstance(application, dict) else None
-        return args.get("baton") if isinstance(args, dict) else None
-    return None
+    return BatonBlock() if path is None else settings_of(load_file(path))
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -109,9 +109,12 @@ class Progress:
 def checked_file(file: str, *, on: str | None, machine: Any) -> CheckedFile:
     """Read and check a file, print what was put right, and fit it to this machine if asked.
 
+    What only vLLM can judge is asked of it last: that takes seconds, and only few files need it.
+
     Raises:
         ConfigRefused: with every fault; `baton.cli.app` prints them.
     """
+    from baton.cli.ask_vllm import judged_file
     from baton.cli.faults import changes_text, text_of
     from baton.spec.check import check
     from baton.spec.load import load_file
@@ -122,7 +125,7 @@ def checked_file(file: str, *, on: str | None, machine: Any) -> CheckedFile:
     if on is None:
         if machine is not None:
             _refuse_here(checked)
-        return checked
+        return judged_file(checked)
     from baton.demo.model import demo_model_folder
     from baton.spec.adapt import adapt
 
@@ -130,7 +133,7 @@ def checked_file(file: str, *, on: str | None, machine: Any) -> CheckedFile:
     if changes:
         click.echo(f"{checked.path} on this machine's CPU:", err=True)
         click.echo(changes_text(changes), err=True)
-    return adapted
+    return judged_file(adapted)
 
 
 # What `validate` only remarks on, since a file may be meant for another machine, would keep this

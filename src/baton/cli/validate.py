@@ -6,6 +6,7 @@ Exit status 0: nothing wrong (warnings and notes may have been printed). 1: warn
 
 from __future__ import annotations
 
+import codecs
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,13 @@ from baton.cli.ask_vllm import judged
 from baton.cli.faults import as_json, changes_text, github_lines, summary, text_of
 from baton.errors import ConfigRefused
 from baton.spec.check import Report, examine
-from baton.spec.load import LoadedFile, load_file
+from baton.spec.load import load_file
 from baton.spec.machine import Machine
 
 if TYPE_CHECKING:
     from baton.spec.budget import RoleBudget
     from baton.spec.faults import Change, Fault
+    from baton.spec.loaded import LoadedFile
 
 REFUSED = 2
 WARNED = 1
@@ -137,7 +139,7 @@ def _adapt(outcome: Outcome, wish: Wish) -> None:
         faults = (*report.faults, *(f for f in refused.faults if f.severity == "error"))
         outcome.report = Report(report.loaded, faults, None, report.changes)
         return
-    outcome.report = Report(report.loaded, report.faults, adapted, report.changes)
+    outcome.report = judged(Report(report.loaded, report.faults, adapted, report.changes))
     outcome.adaptations = changes
 
 
@@ -165,9 +167,23 @@ def _fixed(name: str, loaded: LoadedFile) -> tuple[LoadedFile, str]:
         return loaded, ""
     if name == "-":
         click.echo(fixed.text, nl=False)
-    elif fixed.changed:
-        Path(name).write_text(fixed.text, encoding="utf-8")
+    elif fixed.changed and not _written(Path(name), fixed.text):
+        return loaded, ""
     return load_text(fixed.text, loaded.path), fixed.diff
+
+
+def _written(path: Path, text: str) -> bool:
+    """Writes a file back, with the byte order mark that it had."""
+    if not path.is_file():
+        click.echo(f"{path}: is no file that can be written; give it as `-`", err=True)
+        return False
+    try:
+        mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+        path.write_bytes(mark + text.encode("utf-8"))
+    except OSError as exc:
+        click.echo(f"{path}: cannot be written: {exc.strerror}", err=True)
+        return False
+    return True
 
 
 def exit_status(faults: list[Fault], *, strict: bool) -> int:

@@ -124,7 +124,7 @@ def _versions(facts: MachineFacts, demand: Demand) -> Iterator[Line]:
         found = facts.versions.get(name)
         if found is None:
             verdict: Verdict = "fail" if name in demand.packages else "warn"
-            yield Line(name, verdict, "not installed", f"install {name}=={wanted}: `make setup`")
+            yield Line(name, verdict, "not installed", f"install {name}=={wanted}: `make env`")
         elif found.split("+")[0] == wanted:
             yield Line(name, "ok", found)
         else:
@@ -211,12 +211,16 @@ def _plugins(facts: MachineFacts, demand: Demand) -> Iterator[Line]:
         wanted = name in demand.backends
         if not missing:
             yield Line(f"NIXL {name}", "ok", "loads")
-        elif wanted or name in {"UCX", "LIBFABRIC"}:
+        elif not wanted and name not in {"UCX", "LIBFABRIC"}:
+            detail = f"does not load: {', '.join(missing)} missing; for storage, not needed here"
+            yield Line(f"NIXL {name}", "ok", detail)
+        else:
             cures = [_LIBRARIES.get(library, f"install {library}") for library in missing]
             yield Line(
                 f"NIXL {name}",
                 "fail" if wanted else "warn",
-                f"does not load: {', '.join(missing)} missing",
+                f"does not load: {', '.join(missing)} missing"
+                + ("" if wanted else "; needed for EFA only" if name == "LIBFABRIC" else ""),
                 "; ".join(cures),
             )
     for name in demand.backends:

@@ -258,7 +258,7 @@ def _engine(role: RoleView) -> Iterator[_Step]:
 
 
 def _environment(role: RoleView) -> Iterator[_Step]:
-    own = mapping(mapping(role.config.get("runtime_env")).get("env_vars"))
+    own = role.own_env_vars
     kept = {k: v for k, v in own.items() if not str(k).startswith(_GPU_ENV_PREFIXES)}
     # The KV space that a GPU file names, if any, was meant for a GPU machine's host memory.
     wanted = {**{k: v for k, v in CPU_ENV.items() if k not in role.app_env_vars}, **kept}

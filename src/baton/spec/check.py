@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from baton.errors import ConfigRefused
 from baton.spec.checked import CheckedApp, CheckedFile
-from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted
+from baton.spec.faults import Change, Edit, Fault, Path, Place, Severity, Spot, dotted, shown
+from baton.spec.foreign import foreign
 from baton.spec.frame import check_frame
-from baton.spec.load import LoadedFile
+from baton.spec.loaded import LoadedFile
 from baton.spec.model_facts import ModelFacts, find_model, is_local, read_facts
 from baton.spec.resolve import defaults, late_defaults
 from baton.spec.rules import Finding, all_rules
 from baton.spec.rules.exposure import exposure
 from baton.spec.slips import Slip, apply_edit, correct, outside_args
-from baton.spec.suggest import nearest
 from baton.spec.variables import resolve_variables
 from baton.spec.view import BATON_IMPORT_PATH, PD_IMPORT_PATHS, AppView, mapping, text
+from baton.spec.written import as_written, odd_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,6 +46,8 @@ class _Run:
     starting: bool = False
     faults: list[Fault] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    written: dict[Path, str] = field(default_factory=dict)
+    """How a value is written, where YAML makes something else of it."""
 
     def place(self, path: Path, *, at_value: bool = False) -> Place:
         here = path
@@ -58,6 +61,7 @@ class _Run:
 
     def add(self, rule_id: str, severity: Severity, finding: Finding) -> None:
         place = self.place(finding.path, at_value=finding.at_value)
+        found, cure = as_written(finding, self.written.get(finding.path))
         self.faults.append(
             Fault(
                 rule_id,
@@ -67,9 +71,9 @@ class _Run:
                 place.line,
                 place.column,
                 dotted(finding.path),
-                finding.found,
+                found,
                 finding.allowed,
-                finding.cure,
+                cure,
                 tuple((what, self.place(path)) for what, path in finding.related),
             )
         )
@@ -83,6 +87,9 @@ class _Run:
         for path, spot in list(self.spots.items()):
             if path[:size] == start:
                 self.spots[(*goal, *path[size:])] = spot
+        for path, word in list(self.written.items()):
+            if path[:size] == start:
+                self.written[(*goal, *path[size:])] = word
         for length in range(len(base) + 1, len(goal)):
             # A mapping that the move created stands where the moved key stands.
             if goal[:length] not in self.spots and start in self.spots:
@@ -191,7 +198,10 @@ def examine(
             rather than warned about.
     """
     run = _Run(loaded, machine, on, dict(loaded.spots), online, starting, list(loaded.faults))
+    run.written.update(loaded.written)
     document = copy.deepcopy(loaded.document)
+    for finding in odd_numbers(loaded.written, document):
+        run.add("BTN-014", "warning", finding)
     apps: list[CheckedApp] = []
     if document is not None:
         for finding in check_frame(document):
@@ -239,6 +249,9 @@ def check_args(
 
 
 def _sorted(faults: list[Fault]) -> tuple[Fault, ...]:
+    """In the order of the file. Of a variable that is not set nothing else can be said."""
+    open_values = {fault.key_path for fault in faults if fault.rule_id == "BTN-101"}
+    faults = [f for f in faults if f.rule_id == "BTN-101" or f.key_path not in open_values]
     return tuple(sorted(faults, key=lambda f: (_ORDER[f.severity], f.line, f.column, f.rule_id)))
 
 
@@ -246,9 +259,14 @@ def _application(
     run: _Run, app: dict[Any, Any], path: Path, args_path: Path | None = None
 ) -> CheckedApp:
     import_path = text(app.get("import_path"))
+    if import_path is not None and import_path not in PD_IMPORT_PATHS and ":" not in import_path:
+        # Ray takes `module.name` for `module:name` (ray 2.60 `_common/utils.py`, `import_attr`).
+        with_colon = ":".join(import_path.rsplit(".", 1))
+        if with_colon in PD_IMPORT_PATHS:
+            import_path = app["import_path"] = with_colon
     if import_path not in PD_IMPORT_PATHS:
         if import_path is not None:
-            run.add("BTN-013", "note", _foreign(import_path, path))
+            run.add("BTN-013", "note", foreign(import_path, path, app.get("args")))
         view = AppView(app, path, mapping(app.get("args")), (*path, "args"))
         return CheckedApp.of(view, None, known=False)
     if args_path is None:
@@ -264,12 +282,15 @@ def _application(
             Finding(
                 args_path,
                 "`args` must hold prefill_config and decode_config",
+                found=shown(args) if "args" in app else "nothing",
                 allowed="a mapping",
                 cure="add args: {prefill_config: …, decode_config: …}",
             ),
         )
         return CheckedApp.of(AppView(app, path, {}, args_path), None, known=False)
-    corrected = correct(args)
+    size = len(args_path)
+    written = {p[size:]: text for p, text in run.written.items() if p[:size] == args_path}
+    corrected = correct(args, written)
     for slip in corrected.slips:
         run.slip(slip, args_path)
     view = AppView(app, path, corrected.args, args_path, run.machine, run.on, starting=run.starting)
@@ -333,45 +354,3 @@ def _apply_rules(view: AppView) -> Iterator[tuple[Finding, str, Severity]]:
             continue
         for finding in rule.run(view):
             yield finding, rule.rule_id, rule.severity
-
-
-def _foreign(import_path: str, path: Path) -> Finding:
-    if import_path.startswith("ray.serve.llm"):
-        return Finding(
-            (*path, "import_path"),
-            f"`{import_path}` does not split prefill and decode: Baton has"
-            " no rules for it and passes it on",
-            found=import_path,
-            allowed=", ".join(PD_IMPORT_PATHS),
-            at_value=True,
-            cure=f"for P/D set import_path: {BATON_IMPORT_PATH} and give args a prefill_config"
-            " and a decode_config",
-        )
-    if import_path.startswith(("baton:", "baton.")):
-        return Finding(
-            (*path, "import_path"),
-            f"there is no `{import_path}`",
-            found=import_path,
-            allowed=BATON_IMPORT_PATH,
-            cure=f"did you mean `{BATON_IMPORT_PATH}`?",
-            severity="error",
-            at_value=True,
-        )
-    near = nearest(import_path, PD_IMPORT_PATHS)
-    if near is not None:
-        return Finding(
-            (*path, "import_path"),
-            f"Baton has no rules for `{import_path}`, which is nearly `{near}`",
-            found=import_path,
-            allowed=", ".join(PD_IMPORT_PATHS),
-            cure=f"did you mean `{near}`?",
-            severity="warning",
-            at_value=True,
-        )
-    return Finding(
-        (*path, "import_path"),
-        f"Baton has no rules for `{import_path}` and passes it on",
-        found=import_path,
-        allowed=", ".join(PD_IMPORT_PATHS),
-        at_value=True,
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from baton.spec.faults import Change, Fault
-    from baton.spec.load import LoadedFile
+    from baton.spec.loaded import LoadedFile
     from baton.spec.model_facts import ModelFacts
     from baton.spec.schema import BatonBlock, Role
     from baton.spec.view import AppView, RoleView

@@ -24,7 +24,7 @@ from baton.spec.slips import apply_edit
 from baton.spec.yaml_tree import Tree, hide_variables, parse, show_variables
 
 if TYPE_CHECKING:
-    from baton.spec.load import LoadedFile
+    from baton.spec.loaded import LoadedFile
 
 _SLIPS = ("BTN-110", "BTN-111", "BTN-112", "BTN-113", "BTN-114", "BTN-115")
 _NO_LIMIT = 1_000_000
@@ -57,6 +57,10 @@ def fix(loaded: LoadedFile, changes: tuple[Change, ...]) -> Fixed | None:
         text = _edited(start, edits)
     if text is None:
         return None
+    ends = loaded.text.count("\r\n")
+    if ends and ends == loaded.text.count("\n"):
+        # Lines that an edit made end like the others.
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
     diff = "".join(
         difflib.unified_diff(
             loaded.text.splitlines(keepends=True),
@@ -105,7 +109,7 @@ def _edited(text: str, edits: list[Edit]) -> str | None:
 
 def _one(text: str) -> Tree | None:
     trees = parse(text)
-    return trees[0] if len(trees) == 1 and not trees[0].problems else None
+    return trees[0] if len(trees) == 1 and not trees[0].broken else None
 
 
 def _by_lines(text: str, edits: list[Edit]) -> str | None:

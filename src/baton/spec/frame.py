@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from baton.spec import catalog
 from baton.spec.faults import Path, shown
 from baton.spec.rules.registry import Finding
+from baton.spec.rules.serving import gone_argument
 from baton.spec.typecheck import check_fields, check_value, missing_key, wrong_type
 from baton.spec.view import text
 
@@ -32,8 +33,14 @@ def check_frame(document: Any) -> Iterator[Finding]:
     fields = catalog.objects()["ServeDeploySchema"]
     if "applications" not in document:
         yield _without_applications(document)
-    rest = {key: value for key, value in document.items() if key != "applications"}
-    if "applications" in document or not _ROLE_KEYS & set(document):
+    # `x-…` is where people keep what anchors share, as in Compose files; Ray ignores it rightly.
+    rest = {
+        key: value
+        for key, value in document.items()
+        if key != "applications" and not str(key).startswith("x-")
+    }
+    manifest = "apiVersion" in document and "kind" in document
+    if "applications" in document or not (manifest or _ROLE_KEYS & set(document)):
         yield from check_fields(fields, rest, (), "ServeDeploySchema")
     applications = document.get("applications")
     if "applications" not in document:
@@ -42,7 +49,13 @@ def check_frame(document: Any) -> Iterator[Finding]:
         yield wrong_type({"list": "any"}, applications, ("applications",))
         return
     if not applications:
-        yield Finding(("applications",), "there is no application", allowed="one or more")
+        yield Finding(
+            ("applications",),
+            "there is no application",
+            found="[]",
+            allowed="one or more",
+            cure="see examples/01-laptop-1p1d/app.yaml",
+        )
     for index, app in enumerate(applications):
         yield from _check_application(app, ("applications", index))
     yield from _taken_twice(applications, "name")
@@ -77,10 +90,19 @@ def _without_applications(document: dict[Any, Any]) -> Finding:
     elif "import_path" in document:
         cure = "this looks like one application; put it into a list below `applications:`"
     elif "apiVersion" in document:
-        cure = f"a {document.get('kind', 'manifest')} is not a RayService; Baton reads RayService"
+        kind = str(document.get("kind", "manifest"))
+        cure = f"this is a {kind}; Baton reads a RayService, or a Serve config alone"
+        if kind.lower() == "rayservice":
+            cure = "write kind: RayService"
     else:
         cure = "see examples/01-laptop-1p1d/app.yaml"
-    return Finding(("applications",), "`applications` is missing", allowed="a list", cure=cure)
+    return Finding(
+        ("applications",),
+        "`applications` is missing",
+        found=", ".join(map(str, document)) or "nothing",
+        allowed="a list",
+        cure=cure,
+    )
 
 
 def _check_application(app: Any, path: Path) -> Iterator[Finding]:
@@ -88,7 +110,8 @@ def _check_application(app: Any, path: Path) -> Iterator[Finding]:
         yield wrong_type({"dict": "any"}, app, path)
         return
     fields = catalog.objects()["ServeApplicationSchema"]
-    plain = {k: v for k, v in app.items() if k not in {"args", "baton", *_ROLE_KEYS}}
+    own = {"args", "baton", *_ROLE_KEYS}
+    plain = {k: v for k, v in app.items() if k not in own and gone_argument(k) is None}
     yield from check_fields(fields, plain, path, "ServeApplicationSchema")
     if "args" in app and app["args"] is not None:
         yield from check_value({"dict": "any"}, app["args"], (*path, "args"))

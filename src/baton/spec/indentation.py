@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
 from baton.spec.schema import BatonBlock
+from baton.spec.yaml_tree import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LINE = re.compile(r"(?P<dash>-\s+)?(?P<key>[A-Za-z_][A-Za-z0-9_./-]*)\s*:(?:\s+(?P<rest>.*))?$")
+_ANCHOR = re.compile(r"&\S+\s*(?:#.*)?")
+_ALIAS = re.compile(r"\*\S+\s*(?:#.*)?")
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 # A file needs at least these many keys that cannot stand at the root to be recognised.
 _SIGNS = 3
@@ -38,7 +41,17 @@ class _Entry:
     @property
     def opens(self) -> bool:
         """Whether the value is on the lines below."""
-        return not self.rest or self.rest.startswith("#")
+        return not self.rest or self.rest.startswith("#") or bool(_ANCHOR.fullmatch(self.rest))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the value ends on its line; text in blocks and open brackets do not."""
+        if self.opens or _ALIAS.fullmatch(self.rest):
+            return True
+        if self.rest[0] in "|>":
+            return False
+        trees = parse(f"- {self.rest}\n")
+        return len(trees) == 1 and not trees[0].broken and isinstance(trees[0].value, list)
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,10 @@ def rebuild(text: str) -> Rebuilt:
             entries.append(_Entry(number, dash=True, key="", rest=line[1:].strip()))
             continue
         entries.append(_Entry(number, bool(match["dash"]), match["key"], match["rest"] or ""))
+    for entry in entries:
+        if not entry.is_whole:
+            reason = "the value on this line goes on below it"
+            return Rebuilt(None, entry.number + 1, reason)
     search = _Search(entries)
     shapes = search.run()
     if len(shapes) != 1:
@@ -149,7 +166,7 @@ class _Search:
                 yield from _dashed(entry, holder, stack[:depth])
             elif entry.key not in holder.keys:
                 kind = _child(holder.kind, entry.key)
-                if kind is not None:
+                if kind is not None and not (kind == "nest" and entry.opens):
                     yield holder.column, _opened(entry, holder, kind, stack[:depth])
 
 
@@ -164,14 +181,14 @@ def _dashed(
         yield holder.column, (*below, holder)
         return
     kind = _child(item, entry.key)
-    if kind is not None:
+    if kind is not None and not (kind == "nest" and entry.opens):
         inner = _Open(item, holder.column + 2)
         yield holder.column, _opened(entry, inner, kind, (*below, holder))
 
 
 def _opened(entry: _Entry, holder: _Open, kind: str, below: tuple[_Open, ...]) -> tuple[_Open, ...]:
     filled = _Open(holder.kind, holder.column, holder.keys | {entry.key})
-    if not entry.opens or kind == "leaf":
+    if not entry.opens or kind in {"leaf", "nest"}:
         return (*below, filled)
     # A list stands at the column of its key, as in the examples.
     column = holder.column if kind.startswith("list:") else holder.column + 2
@@ -179,7 +196,11 @@ def _opened(entry: _Entry, holder: _Open, kind: str, below: tuple[_Open, ...]) -
 
 
 def _child(kind: str, key: str) -> str | None:
-    """What a key opens in a mapping of some kind, `leaf`, or None when it cannot stand there."""
+    """What a key opens in a mapping of some kind, or None when it cannot stand there.
+
+    `leaf` is a plain value. `nest` may be a mapping or a list whose keys are not known here: such a
+    value has to stand on its own line, because what is below it could be anything.
+    """
     if kind == "env_vars":
         return "leaf" if _ENV_NAME.fullmatch(key) else None
     return _grammar().get(kind, {}).get(key)
@@ -190,7 +211,12 @@ def _grammar() -> dict[str, dict[str, str]]:
     objects = catalog.objects()
 
     def leaves(names: Any, **special: str) -> dict[str, str]:
-        return {**dict.fromkeys(names, "leaf"), **special}
+        fields = names if isinstance(names, dict) else {}
+        kinds = {
+            name: "nest" if _may_nest(fields.get(name, {}).get("type", "str")) else "leaf"
+            for name in names
+        }
+        return {**kinds, **special}
 
     grammar = {
         "root": leaves(
@@ -211,21 +237,38 @@ def _grammar() -> dict[str, dict[str, str]]:
         "engine": leaves(catalog.engine_kwargs(), kv_transfer_config="kv"),
         "kv": leaves(objects["KVTransferConfig"], kv_connector_extra_config="kv_extra"),
         "kv_extra": leaves(
-            ("kv_lease_duration", "enforce_handshake_compat", "enable_cross_layers_blocks"),
+            (*catalog.vllm()["nixl_extra_config"], "enable_cross_layers_blocks"),
             backends="list:text",
         ),
-        "deployment": leaves(catalog.deployment_options(), autoscaling_config="autoscaling"),
+        "deployment": {
+            **dict.fromkeys(catalog.deployment_options(), "nest"),
+            **dict.fromkeys(("num_replicas", "max_ongoing_requests", "name"), "leaf"),
+            "autoscaling_config": "autoscaling",
+        },
         "autoscaling": leaves(objects["AutoscalingConfig"]),
         "placement": {"bundles": "list:bundle", "bundle_per_worker": "bundle", "strategy": "leaf"},
         "bundle": leaves(("CPU", "GPU", "memory")),
-        "runtime_env": leaves(("working_dir", "pip", "py_modules"), env_vars="env_vars"),
+        "runtime_env": {
+            "working_dir": "leaf",
+            "pip": "nest",
+            "py_modules": "nest",
+            "env_vars": "env_vars",
+        },
         "baton": {name: f"baton.{name}" for name in BatonBlock.model_fields},
     }
     for name, field in BatonBlock.model_fields.items():
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
         model: Any = next(c for c in candidates if hasattr(c, "model_fields"))
-        grammar[f"baton.{name}"] = leaves(model.model_fields)
+        grammar[f"baton.{name}"] = leaves(list(model.model_fields))
     return grammar
+
+
+def _may_nest(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind == "any"
+    if "union" in kind:
+        return any(_may_nest(part) for part in kind["union"])
+    return bool({"list", "dict", "object"} & set(kind))
 
 
 @cache

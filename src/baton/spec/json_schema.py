@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from baton.spec import catalog
+from baton.spec.rules.connector import TRANSFER_BACKENDS
 from baton.spec.schema import BatonBlock
 from baton.spec.view import PD_IMPORT_PATHS
 
@@ -45,12 +46,16 @@ def file_schema() -> dict[str, Any]:
         "additionalProperties": False,
     }
     definitions["DeploymentOptions"] = _deployment_options(definitions)
+    _connector(definitions["KVTransferConfig"])
     args = definitions["PDServingArgs"]
     for key in ("prefill_config", "decode_config"):
         args["properties"][key] = {"$ref": "#/$defs/LLMConfig"}
     args["properties"]["baton"] = {"$ref": "#/$defs/BatonBlock"}
     block = BatonBlock.model_json_schema(ref_template="#/$defs/{model}")
     definitions.update(block.pop("$defs", {}))
+    for name, part in block["properties"].items():
+        # `recovery:` with nothing below it has the defaults.
+        block["properties"][name] = {"anyOf": [part, {"type": "null"}]}
     definitions["BatonBlock"] = block
     app = definitions["ServeApplicationSchema"]
     app["properties"]["import_path"] = {
@@ -66,6 +71,23 @@ def file_schema() -> dict[str, Any]:
         "title": "A Ray Serve config with prefill/decode applications",
         **schema,
         "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _connector(schema: dict[str, Any]) -> None:
+    """VLLM's own names, unless a module says where another class is; NIXL's settings by name."""
+    schema["if"] = {"not": {"required": ["kv_connector_module_path"]}}
+    schema["then"] = {"properties": {"kv_connector": {"enum": [*catalog.connectors(), None]}}}
+    schema["properties"]["kv_connector_extra_config"] = {
+        "type": "object",
+        "properties": {
+            **{name: {} for name in catalog.vllm()["nixl_extra_config"]},
+            "backends": {
+                "type": "array",
+                "items": {"type": "string", "examples": list(TRANSFER_BACKENDS)},
+                "minItems": 1,
+            },
+        },
     }
 
 

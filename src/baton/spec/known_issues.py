@@ -77,7 +77,8 @@ def findings(issue: Issue, app: AppView) -> Iterator[Finding]:
         if not all(_holds(condition, app, role) for condition in issue.when):
             continue
         path, value = _place(issue.at, app, role)
-        yield Finding(path, issue.message, found=value, cure=issue.cure)
+        allowed = "nothing, or another value" if issue.severity == "error" else None
+        yield Finding(path, issue.message, found=value, allowed=allowed, cure=issue.cure)
         if issue.at.split(".")[0] not in {"role", "env"}:
             return
 

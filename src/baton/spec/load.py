@@ -9,54 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from ruamel.yaml.nodes import ScalarNode
-
-from baton.spec.faults import Fault, Path, Place, Spot, dotted
+from baton.spec.faults import Fault, Spot
 from baton.spec.indentation import looks_flat, rebuild
-from baton.spec.variables import resolve_variables
-from baton.spec.yaml_tree import Problem, Tree, parse
+from baton.spec.loaded import LoadedFile, fault_of, resolved
+from baton.spec.manifest import from_manifest, is_manifest
+from baton.spec.yaml_tree import Tree, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class LoadedFile:
-    """A file as plain values. `document` is None when the text could not be read."""
-
-    path: str
-    text: str = ""
-    document: Any = None
-    spots: Mapping[Path, Spot] = field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()
-    kind: Literal["serve", "rayservice", "args"] = "serve"
-    inner_line: int = 0
-    """For a RayService manifest: how many lines stand before the Serve config inside it."""
-    inner_column: int = 0
-    rebuilt: str | None = None
-    """The text with its indentation, when the file had lost it."""
-
-    def place(self, path: Path) -> Place:
-        """Where a value stands, or the nearest thing around it."""
-        spot = self.spot(path)
-        return Place(self.path, *(spot.key if spot else (0, 0)))
-
-    def value_place(self, path: Path) -> Place:
-        """Where a value itself begins, for what is wrong with the value and not with its key."""
-        spot = self.spots.get(path)
-        return Place(self.path, *spot.value) if spot else self.place(path)
-
-    def spot(self, path: Path) -> Spot | None:
-        """The spot of a path or of its nearest ancestor that is in the file."""
-        while path and path not in self.spots:
-            path = path[:-1]
-        return self.spots.get(path)
+MAX_BYTES = 1024 * 1024
+"""More than etcd takes for a manifest in one piece, and a hundred times what a config needs."""
 
 
 def load_file(source: str | FilePath, env: Mapping[str, str] | None = None) -> LoadedFile:
@@ -170,12 +137,16 @@ def _read(name: str) -> bytes:
             with path.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as exc:
-        raise unreadable("there is no such file", _near_name(FilePath(name))) from exc
+        cure = _near_name(FilePath(name)) or "look at the name, or start from an example"
+        raise unreadable("there is no such file", cure) from exc
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or str(exc)
-        raise unreadable(f"the file cannot be read: {reason}") from exc
+        raise unreadable(f"the file cannot be read: {reason}", "name a file you can read") from exc
     if len(raw) > MAX_BYTES:
-        raise unreadable(f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB: no config")
+        raise unreadable(
+            f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB: no config",
+            "name the YAML file",
+        )
     return raw
 
 
@@ -191,9 +162,9 @@ def _near_name(path: FilePath) -> str | None:
 
 
 def _from_trees(trees: list[Tree], text: str, path: str, env: Mapping[str, str]) -> LoadedFile:
-    manifests = [t for t in trees if _is_manifest(t.value)]
+    manifests = [t for t in trees if is_manifest(t.value)]
     if manifests:
-        return _from_manifest(manifests, text, path, env)
+        return from_manifest(manifests, text, path, env)
     tree = trees[0]
     if tree.empty:
         fault = Fault(
@@ -206,7 +177,7 @@ def _from_trees(trees: list[Tree], text: str, path: str, env: Mapping[str, str])
             cure="start from examples/01-laptop-1p1d/app.yaml",
         )
         return LoadedFile(path, text, faults=(fault,))
-    faults = [_fault(problem, path) for problem in tree.problems]
+    faults = [fault_of(problem, path) for problem in tree.problems]
     if len(trees) > 1:
         line = trees[1].spots[()].key[0] if trees[1].spots else 1
         faults.append(
@@ -220,133 +191,5 @@ def _from_trees(trees: list[Tree], text: str, path: str, env: Mapping[str, str])
                 cure="one Serve config a file: Ray reads only a single document",
             )
         )
-    document = _resolved(tree, path, env, faults)
-    return LoadedFile(path, text, document, tree.spots, tuple(faults))
-
-
-def _is_manifest(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.get("kind") == "RayService"
-        and isinstance(value.get("apiVersion", "ray.io"), str)
-    )
-
-
-def _from_manifest(
-    manifests: list[Tree], text: str, path: str, env: Mapping[str, str]
-) -> LoadedFile:
-    tree = manifests[0]
-    faults = [_fault(problem, path) for problem in tree.problems]
-    where: Path = ("spec", "serveConfigV2")
-    spec = tree.value.get("spec")
-    inner = spec.get("serveConfigV2") if isinstance(spec, dict) else None
-    if len(manifests) > 1:
-        line = manifests[1].spots[()].key[0]
-        faults.append(
-            Fault(
-                "BTN-009",
-                "error",
-                "the file holds more than one RayService",
-                path,
-                line,
-                1,
-                cure="one RayService a file",
-            )
-        )
-    if not isinstance(inner, str) or not inner.strip():
-        spot = tree.spots.get(where) or tree.spots.get(("spec",)) or tree.spots[()]
-        found = "nothing" if inner is None else f"a {type(inner).__name__}"
-        faults.append(
-            Fault(
-                "BTN-010",
-                "error",
-                f"`spec.serveConfigV2` holds {found}",
-                path,
-                *spot.key,
-                key_path="spec.serveConfigV2",
-                allowed="the Serve config as a block of text",
-                cure="write `serveConfigV2: |` and the Serve config below it, indented",
-            )
-        )
-        return LoadedFile(path, text, faults=tuple(faults), kind="rayservice")
-    node = tree.nodes[where]
-    literal = isinstance(node, ScalarNode) and node.style == "|"
-    line_shift = node.start_mark.line + 1 if literal else node.start_mark.line
-    column_shift = _indent(text, line_shift) if literal else node.start_mark.column
-    config = parse(inner)[0]
-    config = _shifted(config, line_shift, column_shift, keep_lines=literal)
-    faults.extend(_fault(problem, path) for problem in config.problems)
-    if config.empty:
-        faults.append(Fault("BTN-010", "error", "`spec.serveConfigV2` is empty", path))
-    document = _resolved(config, path, env, faults)
-    return LoadedFile(
-        path, text, document, config.spots, tuple(faults), "rayservice", line_shift, column_shift
-    )
-
-
-def _indent(text: str, first_line: int) -> int:
-    for line in text.splitlines()[first_line:]:
-        if line.strip():
-            return len(line) - len(line.lstrip(" "))
-    return 0
-
-
-def _shifted(tree: Tree, lines: int, columns: int, *, keep_lines: bool) -> Tree:
-    """The same tree in the coordinates of the file around it."""
-
-    def move(at: tuple[int, int]) -> tuple[int, int]:
-        return (at[0] + lines, at[1] + columns) if keep_lines else (lines + 1, columns + 1)
-
-    spots = {where: Spot(move(spot.key), move(spot.value)) for where, spot in tree.spots.items()}
-    problems = [
-        Problem(
-            p.rule_id,
-            p.message,
-            *move((p.line, p.column)),
-            p.cure,
-            p.key_path,
-            tuple((what, *move((line, column))) for what, line, column in p.related),
-        )
-        for p in tree.problems
-    ]
-    return Tree(tree.value, spots, problems, tree.nodes, tree.empty)
-
-
-def _fault(problem: Problem, path: str) -> Fault:
-    return Fault(
-        problem.rule_id,
-        "error",
-        problem.message,
-        path,
-        problem.line,
-        problem.column,
-        problem.key_path,
-        cure=problem.cure,
-        related=tuple((what, Place(path, line, col)) for what, line, col in problem.related),
-    )
-
-
-def _resolved(tree: Tree, path: str, env: Mapping[str, str], faults: list[Fault]) -> Any:
-    def plain(where: Path) -> bool:
-        node = tree.nodes.get(where)
-        return isinstance(node, ScalarNode) and node.style is None
-
-    def report(where: Path, value: str, message: str, cure: str) -> None:
-        spot = tree.spots.get(where)
-        line, column = spot.value if spot else (0, 0)
-        faults.append(
-            Fault(
-                "BTN-101",
-                "error",
-                message,
-                path,
-                line,
-                column,
-                dotted(where),
-                found=value,
-                allowed="a variable that is set, or ${NAME:-default}",
-                cure=cure,
-            )
-        )
-
-    return resolve_variables(tree.value, env, report, plain)
+    document = resolved(tree, path, env, faults)
+    return LoadedFile(path, text, document, tree.spots, tuple(faults), written=tree.written)

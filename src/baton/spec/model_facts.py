@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from baton.spec.model_layers import count, layer_kinds, state_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,7 +23,13 @@ DTYPE_BYTES = {
     "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "fp8_per_token_head": 1,
     "int8_per_token_head": 1, "int4_per_token_head": 0.5, "nvfp4": 0.5, "nvfp4_4over6": 0.5,
 }  # fmt: skip
-_STATE_WORDS = ("mamba", "ssm", "linear", "gdn", "kda", "recurrent", "conv")
+# Defaults of classes in transformers whose published configs leave them out (`Gemma3TextConfig`).
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "head_dim": 256, "max_position_embeddings": 131_072, "sliding_window": 4_096,
+    },
+}  # fmt: skip
 # vLLM 0.29 `is_deepseek_mla`: only these run as MLA; others with a `kv_lora_rank` do not.
 _MLA_TYPES = frozenset(
     {
@@ -39,6 +47,7 @@ class ModelFacts:
     source: str
     model_type: str = ""
     layers: int = 0
+    """Layers that keep KV or a state; one that keeps both counts twice."""
     attention_heads: int = 0
     kv_heads: int = 1
     head_dim: int = 0
@@ -152,38 +161,31 @@ def facts_from_config(config: dict[str, Any], source: str, weights: int = 0) -> 
     )
     inner: dict[str, Any] = {**config, **text} if text else config
     kind = str(inner.get("model_type") or config.get("model_type") or "")
-    heads = _count(inner, "num_attention_heads", "n_head", "num_heads")
-    layers = _count(inner, "num_hidden_layers", "n_layer", "num_layers")
-    sliding, mamba = _layer_kinds(inner, kind, layers)
-    compressed = _count(inner, "kv_lora_rank") if kind in _MLA_TYPES else 0
+    inner = {**_DEFAULTS.get(kind, {}), **inner}
+    heads = count(inner, "num_attention_heads", "n_head", "num_heads")
+    kinds = layer_kinds(inner, kind, count(inner, "num_hidden_layers", "n_layer", "num_layers"))
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or inner.get("dtype") or "")
+    compressed = count(inner, "kv_lora_rank") if kind in _MLA_TYPES else 0
     return ModelFacts(
         source=source,
         model_type=kind,
-        layers=layers,
+        layers=kinds.kept,
         attention_heads=heads,
         kv_heads=_kv_heads(inner, heads),
         head_dim=_head_dim(inner, heads),
         max_position_embeddings=_longest(inner, kind),
         weights_bytes=weights,
-        dtype=str(config.get("dtype") or config.get("torch_dtype") or inner.get("dtype") or ""),
-        mla_dim=compressed + _count(inner, "qk_rope_head_dim") if compressed else 0,
-        sliding_window=_count(inner, "sliding_window") or None,
-        sliding_layers=sliding,
-        mamba_layers=mamba,
-        state_bytes_per_layer=_state_bytes(inner),
+        dtype=dtype,
+        mla_dim=compressed + count(inner, "qk_rope_head_dim") if compressed else 0,
+        sliding_window=count(inner, "sliding_window") or None,
+        sliding_layers=kinds.sliding,
+        mamba_layers=kinds.states,
+        state_bytes_per_layer=state_bytes(inner, kind, DTYPE_BYTES.get(dtype, 2), DTYPE_BYTES),
     )
 
 
-def _count(config: Mapping[str, Any], *names: str) -> int:
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return 0
-
-
 def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
-    found = _count(
+    found = count(
         config, "n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num",
         "num_attention_groups",
     )  # fmt: skip
@@ -193,8 +195,8 @@ def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
 
 
 def _head_dim(config: Mapping[str, Any], heads: int) -> int:
-    found = _count(config, "head_dim", "hidden_size_per_head", "kv_channels")
-    hidden = _count(config, "hidden_size", "n_embd", "d_model")
+    found = count(config, "head_dim", "hidden_size_per_head", "kv_channels")
+    hidden = count(config, "hidden_size", "n_embd", "d_model")
     return found or (hidden // heads if heads else 0)
 
 
@@ -204,15 +206,15 @@ def _longest(config: Mapping[str, Any], kind: str) -> int | None:
         "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
         "max_target_positions", "max_sequence_length", "max_seq_length", "seq_len",
     )  # fmt: skip
-    found = [_count(config, name) for name in names if _count(config, name)]
-    longest = float(_count(config, "model_max_length") or min(found, default=0))
+    found = [count(config, name) for name in names if count(config, name)]
+    longest = float(count(config, "model_max_length") or min(found, default=0))
     for rope in _ropes(config):
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         factor = rope.get("factor")
         if "gemma3" in kind or rope_type in {"su", "longrope", "llama3"}:
             continue
         if rope_type == "yarn":
-            longest = float(_count(rope, "original_max_position_embeddings") or longest)
+            longest = float(count(rope, "original_max_position_embeddings") or longest)
         if isinstance(factor, (int, float)) and factor > 0:
             longest *= factor
             break
@@ -227,46 +229,13 @@ def _ropes(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     return nested or [rope]
 
 
-def _layer_kinds(config: Mapping[str, Any], kind: str, layers: int) -> tuple[int, int]:
-    """How many layers slide a window, and how many keep a state."""
-    kinds = config.get("layer_types") or config.get("layers_block_type")
-    if isinstance(kinds, list) and kinds:
-        names = [str(name).lower() for name in kinds]
-        sliding = sum("sliding" in name or "chunked" in name for name in names)
-        return sliding, sum(any(word in name for word in _STATE_WORDS) for name in names)
-    interval = _count(config, "full_attention_interval")
-    if interval > 1 and _count(config, "linear_num_value_heads"):
-        return 0, layers - layers // interval
-    if not _count(config, "sliding_window") or config.get("use_sliding_window") is False:
-        return 0, 0
-    pattern = _count(config, "sliding_window_pattern") or (2 if kind == "gemma2" else 0)
-    if pattern > 1:
-        return layers - layers // pattern, 0
-    return layers, 0
-
-
-def _state_bytes(config: Mapping[str, Any]) -> int:
-    """State of a gated-delta-net layer (Qwen3-Next and its kind) for one sequence.
-
-    vLLM 0.29 `mamba_utils.py`, `gated_delta_net_state_shape`: the last inputs of the convolution,
-    and one matrix a value head.
-    """
-    keys, key_dim = _count(config, "linear_num_key_heads"), _count(config, "linear_key_head_dim")
-    values = _count(config, "linear_num_value_heads")
-    value_dim = _count(config, "linear_value_head_dim")
-    kernel = _count(config, "linear_conv_kernel_dim")
-    if not (keys and key_dim and values and value_dim and kernel):
-        return 0
-    convolution = (2 * keys * key_dim + values * value_dim) * (kernel - 1)
-    return 2 * (convolution + values * key_dim * value_dim)
-
-
 def weights_bytes(folder: Path) -> int:
     """Size of the weights, from the safetensors index or the files themselves."""
     index = folder / "model.safetensors.index.json"
     try:
-        if index.is_file():
-            return total_size(json.loads(index.read_text(encoding="utf-8")))
+        size = total_size(json.loads(index.read_text(encoding="utf-8"))) if index.is_file() else 0
+        if size:
+            return size
     except (OSError, ValueError):
         pass
     for pattern in ("*.safetensors", "*.bin", "*.gguf"):

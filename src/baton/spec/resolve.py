@@ -83,9 +83,11 @@ def late_defaults(app: AppView) -> Iterator[tuple[Slip, Severity]]:
         ):
             continue
         key = f"{role.role}_config"
-        env_vars = {**mapping(mapping(own).get("env_vars")), STATE_LAYOUT: "DS"}
-        value = {**mapping(own), "env_vars": env_vars}
-        edit = Edit("set", (key, "runtime_env"), value=value)
+        env_vars = {**role.own_env_vars, STATE_LAYOUT: "DS"}
+        edit = Edit("set", (key, *role.env_where), value=env_vars)
+        if len(role.env_where) == len(("runtime_env", "env_vars")):
+            value = {**mapping(own), "env_vars": env_vars}
+            edit = Edit("set", (key, "runtime_env"), value=value)
         summary = f"{role.role} gets {STATE_LAYOUT}=DS, which NIXL wants for state layers"
         yield Slip("BTN-213", summary, "nothing", "DS", edit), "note"
 

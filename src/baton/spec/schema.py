@@ -6,7 +6,7 @@ Everything in the block has a default. Units stand in names. Values are frozen: 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -177,3 +177,15 @@ class BatonBlock(Frozen):
     engines: Engines = Engines()
     gateway: Gateway = Gateway()
     logging: Logging = Logging()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_parts_have_their_defaults(cls, value: Any) -> Any:
+        # `recovery:` with nothing below it, because all of its lines are comments by now.
+        if isinstance(value, dict):
+            return {key: part for key, part in value.items() if part is not None or not _known(key)}
+        return value
+
+
+def _known(key: object) -> bool:
+    return key in BatonBlock.model_fields

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
 from baton.spec.faults import Edit, Path, shown
+from baton.spec.owners import OWNERS, known_keys
 from baton.spec.schema import BatonBlock
 from baton.spec.typecheck import FALSE_WORDS, TRUE_WORDS, fits, number_from_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _ROLES = ("prefill_config", "decode_config")
 
@@ -39,17 +40,29 @@ class Corrected:
 
     args: dict[Any, Any]
     slips: list[Slip] = field(default_factory=list)
+    written: dict[Path, str] = field(default_factory=dict)
 
     def apply(self, slip: Slip) -> None:
         apply_edit(self.args, slip.edit)
         self.slips.append(slip)
+        start, goal = slip.edit.path, slip.edit.to
+        for path in [p for p in self.written if goal and p[: len(start)] == start]:
+            self.written[(*goal, *path[len(start) :])] = self.written.pop(path)
 
 
-def correct(args: dict[Any, Any]) -> Corrected:
-    """Puts the slips of one application's `args` right, on a copy."""
-    result = Corrected(copy.deepcopy(args))
+def correct(args: dict[Any, Any], written: Mapping[Path, str] | None = None) -> Corrected:
+    """Puts the slips of one application's `args` right, on a copy.
+
+    Args:
+        args: As read.
+        written: How a value is written, by its path below `args`, where YAML changes it.
+    """
+    result = Corrected(copy.deepcopy(args), written=dict(written or {}))
     for step in (_hyphens, _json_text, _misplaced, _json_text, _hyphens, _types):
         for slip in list(step(result.args)):
+            result.apply(slip)
+    for role in _ROLES:
+        for slip in list(_env_numbers(result.args, role, result.written)):
             result.apply(slip)
     return result
 
@@ -76,47 +89,16 @@ def apply_edit(root: Any, edit: Edit) -> None:
 
 # -- where keys belong --------------------------------------------------------------------------
 
-_OWNERS: dict[str, Path] = {
-    "role": (),
-    "loading": ("model_loading_config",),
-    "deployment": ("deployment_config",),
-    "engine": ("engine_kwargs",),
-    "kv": ("engine_kwargs", "kv_transfer_config"),
-    "kv_extra": ("engine_kwargs", "kv_transfer_config", "kv_connector_extra_config"),
-    "runtime": ("runtime_env",),
-    "placement": ("placement_group_config",),
-}
-
-
-def _known_keys() -> dict[str, set[str]]:
-    objects = catalog.objects()
-    return {
-        "role": set(objects["LLMConfig"]),
-        "loading": set(objects["ModelLoadingConfig"]),
-        "deployment": set(catalog.deployment_options()),
-        "engine": set(catalog.engine_kwargs()),
-        "kv": set(objects["KVTransferConfig"]),
-        # Only what vLLM's NIXL connector reads by these names and nothing else could mean.
-        "kv_extra": {
-            "backends",
-            "kv_lease_duration",
-            "enforce_handshake_compat",
-            "enable_cross_layers_blocks",
-        },
-        "runtime": {"env_vars"},
-        "placement": {"bundles", "bundle_per_worker"},
-    }
-
 
 def _misplaced(args: dict[Any, Any]) -> Iterator[Slip]:
     """Keys that stand in the wrong mapping of a role and belong to exactly one other."""
-    known = _known_keys()
+    known = known_keys()
     for role in _ROLES:
         config = args.get(role)
         if not isinstance(config, dict):
             continue
         taken: set[Path] = set()
-        for owner, where in _OWNERS.items():
+        for owner, where in OWNERS.items():
             inside = _at(config, where)
             if not isinstance(inside, dict):
                 continue
@@ -126,7 +108,7 @@ def _misplaced(args: dict[Any, Any]) -> Iterator[Slip]:
                 target = _only_owner(key, owner, known)
                 if target is None or (target, key) in taken:
                     continue
-                goal = (*_OWNERS[target], key)
+                goal = (*OWNERS[target], key)
                 if not _free(config, goal):
                     continue
                 taken.add((target, key))
@@ -240,24 +222,42 @@ def _types(args: dict[Any, Any]) -> Iterator[Slip]:
                 entry = fields.get(key)
                 if entry is not None:
                     yield from _retyped(entry["type"], value, (role, *where, key))
-        extra = _at(args, (role, *_OWNERS["kv_extra"]))
+        extra = _at(args, (role, *OWNERS["kv_extra"]))
         if isinstance(extra, dict) and isinstance(extra.get("backends"), str):
-            yield from _listed(extra["backends"], (role, *_OWNERS["kv_extra"], "backends"))
-        yield from _env_numbers(args, role)
+            yield from _backends(extra["backends"], (role, *OWNERS["kv_extra"], "backends"))
 
 
-def _env_numbers(args: dict[Any, Any], role: str) -> Iterator[Slip]:
-    """Ray 2.60 takes text only in `env_vars` (`ray/_private/runtime_env/validation.py`)."""
+def _backends(value: str, path: Path) -> Iterator[Slip]:
+    """One name becomes a list of it, JSON in quotes the list that it is."""
+    parsed = _parse_json(value)
+    if isinstance(parsed, list) and parsed and all(isinstance(item, str) for item in parsed):
+        yield Slip(
+            "BTN-114",
+            "`backends` is JSON in quotes; here it is a list",
+            shown(value),
+            shown(parsed),
+            Edit("set", path, value=parsed),
+        )
+    elif value.isidentifier():
+        yield from _listed(value, path)
+
+
+def _env_numbers(args: dict[Any, Any], role: str, written: Mapping[Path, str]) -> Iterator[Slip]:
+    """Ray 2.60 takes text only in `env_vars` (`ray/_private/runtime_env/validation.py`).
+
+    The text is what stands in the file: `010` is not `8`, and `1.10` is not `1.1`.
+    """
     where = (role, "runtime_env", "env_vars")
     env_vars = _at(args, where)
     for name, value in (env_vars if isinstance(env_vars, dict) else {}).items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
+            text = written.get((*where, name), str(value))
             yield Slip(
                 "BTN-113",
                 f"`{name}` is an environment variable: its value is text",
-                shown(value),
-                f'"{value}"',
-                Edit("set", (*where, name), value=str(value)),
+                text,
+                f'"{text}"',
+                Edit("set", (*where, name), value=text),
             )
 
 

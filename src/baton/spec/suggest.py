@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _CUTOFF = 0.72
 
 
-def nearest(word: object, allowed: Iterable[object]) -> str | None:
+def nearest(word: object, allowed: Iterable[object], cutoff: float = _CUTOFF) -> str | None:
     """The allowed name closest to `word`, or None when nothing is close.
 
     Case, hyphens and underscores count for nothing; a known abbreviation (`bf16`) counts as its
@@ -26,7 +26,7 @@ def nearest(word: object, allowed: Iterable[object]) -> str | None:
         score = SequenceMatcher(None, wanted, candidate).ratio()
         if score > best_score:
             best, best_score = str(name), score
-    return best if best_score >= _CUTOFF else None
+    return best if best_score >= cutoff else None
 
 
 def _plain(word: object) -> str:
@@ -54,4 +54,6 @@ _ALIASES = {
     "producer": "kv_producer",
     "consumer": "kv_consumer",
     "both": "kv_both",
+    "nixl": "NixlConnector",
+    "automatic": "auto",
 }

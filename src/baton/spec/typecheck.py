@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
 from baton.spec.faults import Path, shown
+from baton.spec.owners import belongs
 from baton.spec.rules.registry import Finding
 from baton.spec.suggest import nearest
 
@@ -100,7 +101,7 @@ def unknown_key(key: Any, allowed: list[str], path: Path, name: str) -> Finding:
     """An unknown key: refused by a closed object or when it is a near miss, else a warning."""
     near = nearest(key, allowed)
     closed = catalog.is_closed(name)
-    cure = f"did you mean `{near}`?" if near else None
+    cure = f"did you mean `{near}`?" if near else belongs(key) or "remove it"
     if closed or near:
         return Finding(
             path,
@@ -119,10 +120,14 @@ def unknown_key(key: Any, allowed: list[str], path: Path, name: str) -> Finding:
     )
 
 
-def missing_key(key: str, path: Path) -> Finding:
+def missing_key(key: str, path: Path, allowed: str | None = None) -> Finding:
     """A key that must be there."""
     return Finding(
-        (*path, key), f"`{key}` is missing", allowed="this key is required", cure=f"add `{key}:`"
+        (*path, key),
+        f"`{key}` is missing",
+        found="nothing",
+        allowed=allowed or "this key is required",
+        cure=f"add `{key}:`" + (f" with {allowed}" if allowed else ""),
     )
 
 
@@ -130,12 +135,14 @@ def wrong_type(kind: TypeSpec, value: Any, path: Path) -> Finding:
     """A value of another type than is wanted."""
     wanted = describe_type(kind)
     name = path[-1] if path else "the file"
-    cure = None
+    cure = f"write {wanted}"
     if value is None:
         cure = "give it a value, or remove the key"
     elif isinstance(value, str) and kind in ("int", "float"):
-        cure = _human_number(value)
-    elif kind == "str":
+        cure = _human_number(value) or cure
+    elif kind == "str" and isinstance(value, list) and len(value) == 1:
+        cure = f"remove the brackets: {shown(value[0])}"
+    elif kind == "str" and not isinstance(value, (list, dict)):
         cure = f'quote it: "{shown(value)}"'
     return Finding(
         path,
@@ -160,7 +167,21 @@ def _human_number(value: str) -> str | None:
     number, unit = value[:-1], value[-1:]
     if unit in units and number.replace(".", "", 1).isdigit():
         return f"write {int(float(number) * units[unit])}"
+    if unit == "%" and number.strip().replace(".", "", 1).isdigit():
+        return f"write {float(number) / 100:g}"
+    for read in (_c_like, float):
+        # `0o17` and `1e3` are numbers in YAML 1.2, and text in the YAML 1.1 that Ray reads.
+        try:
+            plain = read(value)
+        except (ValueError, OverflowError):
+            continue
+        if math.isfinite(plain):
+            return f"write {plain:.15g}: Ray reads {value} as text"
     return None
+
+
+def _c_like(value: str) -> float:
+    return int(value, 0)
 
 
 def fits(kind: TypeSpec, value: Any) -> bool:
@@ -181,7 +202,8 @@ def _check_union(kinds: list[TypeSpec], value: Any, path: Path) -> Iterator[Find
             yield from check_value(objects[0], value, path)
             return
     choices = [c for k in real if isinstance(k, dict) and "choice" in k for c in k["choice"]]
-    if choices and isinstance(value, str):
+    only_choices = all(isinstance(k, dict) and "choice" in k for k in real)
+    if choices and isinstance(value, str) and (only_choices or nearest(value, choices)):
         yield from _check_choice(choices, value, path)
         return
     yield wrong_type({"union": kinds}, value, path)
@@ -191,13 +213,14 @@ def _check_choice(allowed: list[Any], value: Any, path: Path) -> Iterator[Findin
     if any(value == item and type(value) is type(item) for item in allowed):
         return
     near = nearest(value, allowed) if isinstance(value, (str, int)) else None
+    fallback = "use the only value there is" if len(allowed) == 1 else "use one of these values"
     name = path[-1] if path else "value"
     yield Finding(
         path,
         f"`{name}` is `{shown(value)}`, which is not one of its values",
         found=shown(value),
         allowed=_listed([str(item) for item in allowed if item != ""]),
-        cure=f"did you mean `{near}`?" if near else None,
+        cure=f"did you mean `{near}`?" if near else fallback,
         at_value=True,
     )
 
@@ -221,6 +244,7 @@ def _check_number(kind: dict[str, Any], value: Any, path: Path) -> Iterator[Find
             f"`{path[-1] if path else 'value'}` is {shown(value)}, out of its range",
             found=shown(value),
             allowed=limits,
+            cure=f"write {limits}",
             at_value=True,
         )
 

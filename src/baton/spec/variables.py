@@ -13,6 +13,8 @@ _VARIABLE = re.compile(
     r"\$(?P<escaped>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"
 )
 _UNCLOSED = re.compile(r"\$\{[^}]*$")
+# `$NAME`, `${NAME:?…}`, `${{ … }}`: what shells and pipelines resolve, and nothing here does.
+_OTHER_FORM = re.compile(r"(?<!\$)\$\{")
 
 Report = Callable[[Path, str, str, str], None]
 """Called with path, value, message and cure for each variable that cannot be resolved."""
@@ -46,24 +48,28 @@ def resolve_variables(
         ]
     if not isinstance(value, str) or "$" not in value:
         return value
-    missing = list(_missing(value, env))
-    for name, state in missing:
-        report(where, value, f"`${{{name}}}` is {state}", f"export {name}=… before you start")
-    if missing:
-        return value
-    if _UNCLOSED.search(value):
-        report(where, value, "`${` is never closed", "write ${NAME}, or $${ for the text itself")
+    wrong = list(_wrong(value, env))
+    for message, cure in wrong:
+        report(where, value, message, cure)
+    if wrong:
         return value
     text = _VARIABLE.sub(lambda match: _replacement(match, env), value)
     return resolve(text) if plain(where) and _VARIABLE.fullmatch(value) else text
 
 
-def _missing(value: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _wrong(value: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Message and cure for each variable that cannot be resolved."""
     for match in _VARIABLE.finditer(value):
         name = match["name"]
         if match["escaped"] or env.get(name) or match["default"]:
             continue
-        yield name, "empty" if name in env else "not set"
+        state = "empty" if name in env else "not set"
+        yield f"`${{{name}}}` is {state}", f"export {name}=… before you start"
+    if _UNCLOSED.search(value):
+        yield "`${` is never closed", "write ${NAME}, or $${ for the text itself"
+    elif _OTHER_FORM.search(_VARIABLE.sub("", value)):
+        cure = "write ${NAME} or ${NAME:-default}, or $${ for the text itself"
+        yield "this form of a variable is not resolved", cure
 
 
 def _replacement(match: re.Match[str], env: Mapping[str, str]) -> str:

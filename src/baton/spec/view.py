@@ -84,9 +84,29 @@ class RoleView:
 
     @property
     def env_vars(self) -> dict[str, Any]:
-        """Environment of the engine: the role's own `runtime_env` over the application's."""
-        own = mapping(mapping(self.config.get("runtime_env")).get("env_vars"))
-        return {**self.app_env_vars, **own}
+        """Environment of the engine: the role's own over the application's.
+
+        The role's `runtime_env` hides `ray_actor_options.runtime_env` key by key (ray 2.60
+        `llm_server.py`, `get_deployment_options`); Ray then merges it with the application's.
+        """
+        return {**self.app_env_vars, **self.own_env_vars}
+
+    @property
+    def own_env_vars(self) -> dict[str, Any]:
+        """The part of it that is not the application's."""
+        here: Any = self.config
+        for part in self.env_where:
+            here = mapping(here).get(part)
+        return mapping(here)
+
+    @property
+    def env_where(self) -> Path:
+        """Where below the role that part stands, or would."""
+        options = mapping(self.deployment.get("ray_actor_options"))
+        theirs = mapping(options.get("runtime_env"))
+        if "env_vars" in theirs and "env_vars" not in mapping(self.config.get("runtime_env")):
+            return ("deployment_config", "ray_actor_options", "runtime_env", "env_vars")
+        return ("runtime_env", "env_vars")
 
     def at(self, *parts: Any) -> Path:
         """A path below this role."""
@@ -101,8 +121,8 @@ class RoleView:
         return (*self.path, "engine_kwargs", "kv_transfer_config", *parts)
 
     def env_at(self, name: str) -> Path:
-        """Where an environment variable of this role is set."""
-        return (*self.path, "runtime_env", "env_vars", name)
+        """Where an environment variable of this role is set, or would be."""
+        return (*self.path, *self.env_where, name)
 
     def size(self, name: str) -> int:
         """A parallel size of the engine, 1 when left out (or wrong, which is said elsewhere)."""

@@ -12,30 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
 
-from baton.spec.faults import Path, Spot, dotted
+from baton.spec.faults import Path, Spot, dotted, shown
+from baton.spec.odd_text import (
+    INVISIBLE,
+    MAX_DEPTH,
+    ODD,
+    Problem,
+    odd_problem,
+    syntax_problems,
+    too_deep,
+)
 from baton.spec.scalars import resolve, to_float, to_int
 
 MAX_NODES = 20_000
 """More values than this after aliases are expanded is no config (an alias bomb has billions)."""
-MAX_DEPTH = 60
 _TAG = "tag:yaml.org,2002:"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong with the text itself. Line and column count from 1."""
-
-    rule_id: str
-    message: str
-    line: int
-    column: int
-    cure: str | None = None
-    key_path: str = ""
-    related: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass
@@ -46,7 +40,14 @@ class Tree:
     spots: dict[Path, Spot] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     nodes: dict[Path, Node] = field(default_factory=dict)
+    written: dict[Path, str] = field(default_factory=dict)
+    """How a value is written, where YAML makes something else of it (`yes`, `012`, `1_000`)."""
     empty: bool = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether something is wrong with the text that forbids to use it."""
+        return any(problem.severity == "error" for problem in self.problems)
 
 
 # `{model_source: ${MODEL_ID}}` is no YAML: the inner brace opens a mapping. People write it all the
@@ -72,6 +73,14 @@ class _TooLarge(Exception):
 
 def parse(text: str) -> list[Tree]:
     """All documents of a text. Text that is no YAML gives one tree with problems and no value."""
+    # Refused before the parser takes a minute over them.
+    for many, what in (
+        (text.count("[") + text.count("{"), "brackets are opened"),
+        (text.count("\n"), "lines"),
+    ):
+        if many > MAX_NODES:
+            message = f"more than {MAX_NODES} {what}: no config"
+            return [Tree(problems=[Problem("BTN-006", message, 1, 1, "name the Serve config")])]
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 1)
     try:
@@ -79,74 +88,14 @@ def parse(text: str) -> list[Tree]:
             warnings.simplefilter("ignore")
             documents = list(reader.compose_all(hide_variables(text)))
     except RecursionError:
-        return [Tree(problems=[_too_deep(1, 1)])]
+        return [Tree(problems=[too_deep(1, 1)])]
     except YAMLError as exc:
-        return [Tree(problems=_syntax_problems(exc, text))]
+        return [Tree(problems=syntax_problems(exc, text))]
     except Exception as exc:  # noqa: BLE001 - a bug of the parser is the file's fault to the user
         problem = Problem("BTN-001", f"this is not YAML ({type(exc).__name__}: {exc})", 1, 1)
         return [Tree(problems=[problem])]
     trees = [_Builder().build(node) for node in documents if node is not None]
     return [tree for tree in trees if not tree.empty] or [Tree(empty=True)]
-
-
-def _too_deep(line: int, column: int) -> Problem:
-    return Problem(
-        "BTN-006",
-        f"values are nested more than {MAX_DEPTH} levels deep",
-        line,
-        column,
-        "a Serve config needs about ten levels",
-    )
-
-
-def _syntax_problems(exc: YAMLError, text: str) -> list[Problem]:
-    if isinstance(exc, ReaderError):
-        before = text[: exc.position] if isinstance(exc.position, int) else ""
-        line = before.count("\n") + 1
-        column = len(before) - (before.rfind("\n") + 1) + 1
-        code = exc.character if isinstance(exc.character, int) else ord(str(exc.character)[:1])
-        return [
-            Problem(
-                "BTN-004",
-                f"character U+{code:04X} is not allowed in YAML",
-                line,
-                column,
-                "remove it; it is invisible in most editors",
-            )
-        ]
-    line = column = 1
-    message = "this is not YAML"
-    if isinstance(exc, MarkedYAMLError):
-        mark = exc.problem_mark or exc.context_mark
-        if mark is not None:
-            line, column = mark.line + 1, mark.column + 1
-        message = " ".join(part for part in (exc.context, exc.problem) if part) or message
-    tabs = _tab_problems(text)
-    if tabs and ("\\t" in message or any(tab.line == line for tab in tabs)):
-        return tabs
-    cure = None
-    if "mapping values are not allowed" in message:
-        cure = "look at the indentation of this line and the one before; quote text that has `: `"
-    elif "undefined alias" in message:
-        cure = "define it first with `&name`, or quote the value if the `*` is meant as text"
-    return [Problem("BTN-001", f"this is not YAML: {message}", line, column, cure)]
-
-
-def _tab_problems(text: str) -> list[Problem]:
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
-        if "\t" in indent and line.strip() and not line.lstrip().startswith("#"):
-            found.append(
-                Problem(
-                    "BTN-002",
-                    "a tab in the indentation; YAML allows spaces only",
-                    number,
-                    indent.index("\t") + 1,
-                    "replace the tab with spaces",
-                )
-            )
-    return found
 
 
 class _Builder:
@@ -171,10 +120,10 @@ class _Builder:
             self.tree.problems = [
                 Problem(
                     "BTN-005",
-                    f"aliases expand to more than {MAX_NODES} values",
+                    f"more than {MAX_NODES} values, aliases written out",
                     line,
                     column,
-                    "write the values out; a config of this size has another purpose",
+                    "name the Serve config; one of this size has another purpose",
                 )
             ]
         return self.tree
@@ -189,10 +138,16 @@ class _Builder:
             raise _TooLarge
         self.tree.nodes[path] = node
         if id(node) in self.open:
-            self.problem("BTN-005", "an alias contains itself", node, key_path=dotted(path))
+            self.problem(
+                "BTN-005",
+                "an alias contains itself",
+                node,
+                key_path=dotted(path),
+                cure="write the value out",
+            )
             return None
         if len(path) > MAX_DEPTH:
-            self.tree.problems.append(_too_deep(*_at(node)))
+            self.tree.problems.append(too_deep(*_at(node)))
             return None
         if isinstance(node, ScalarNode):
             return self.scalar(node, path)
@@ -224,6 +179,8 @@ class _Builder:
                     "a key must be a word, not a list or a mapping",
                     key_node,
                     key_path=dotted(path),
+                    cure="put quotes around it; a template is rendered first:"
+                    " helm template … | baton validate -",
                 )
                 continue
             if key_node.value == "<<" and key_node.style is None:
@@ -254,7 +211,13 @@ class _Builder:
         sources = node.value if isinstance(node, SequenceNode) else [node]
         for source in sources:
             if not isinstance(source, MappingNode) or id(source) in self.open:
-                self.problem("BTN-007", "`<<` wants a mapping", node, key_path=dotted(path))
+                self.problem(
+                    "BTN-007",
+                    "`<<` wants a mapping",
+                    node,
+                    key_path=dotted(path),
+                    cure="name an anchor that stands at a mapping",
+                )
                 continue
             inner = _Builder()
             inner.count, inner.open = self.count, self.open | {id(source)}
@@ -265,13 +228,16 @@ class _Builder:
                 if key in result:
                     continue
                 result[key] = item
-                size = len(path) + 1
-                for where, spot in inner.tree.spots.items():
-                    if where[:size] == (*path, key):
-                        self.tree.spots.setdefault(where, spot)
-                for where, child in inner.tree.nodes.items():
-                    if where[:size] == (*path, key):
-                        self.tree.nodes.setdefault(where, child)
+                self.adopt(inner.tree, (*path, key))
+
+    def adopt(self, other: Tree, path: Path) -> None:
+        """Takes over what another tree knows of the values below a path."""
+        for name in ("spots", "nodes", "written"):
+            ours: dict[Path, Any] = getattr(self.tree, name)
+            theirs: dict[Path, Any] = getattr(other, name)
+            for where, entry in theirs.items():
+                if where[: len(path)] == path:
+                    ours.setdefault(where, entry)
 
     def scalar(self, node: ScalarNode, path: Path) -> Any:
         text = show_variables(str(node.value))
@@ -297,9 +263,23 @@ class _Builder:
             return text
         if node.style is not None:
             return text if tag == f"{_TAG}str" else _tagged(tag, text)
+        self.look_for_odd_characters(node, text)
         plain = resolve(text)
         wanted = _written_tag(node)
-        return plain if wanted is None else _tagged(wanted, text)
+        value = plain if wanted is None else _tagged(wanted, text)
+        is_value = self.tree.nodes.get(path) is node  # and no key
+        if is_value and text and not isinstance(value, str) and shown(value) != text:
+            self.tree.written[path] = text
+        return value
+
+    def look_for_odd_characters(self, node: ScalarNode, text: str) -> None:
+        """They are part of the word, which nobody can see or wanted."""
+        line, column = _at(node)
+        for at, mark in enumerate(text):
+            if mark in INVISIBLE or (mark in ODD and at in {0, len(text) - 1}):
+                problem = odd_problem(mark, line, column + at, "warning")
+                self.tree.problems.append(problem)
+                return
 
 
 def _written_tag(node: ScalarNode) -> str | None:

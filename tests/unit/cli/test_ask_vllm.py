@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from baton.cli.ask_vllm import judged
+from baton.cli.ask_vllm import judged, judged_file
+from baton.cli.up import checked_file
 from baton.engine import arguments
 from baton.engine.arguments import Question, Verdict, ask
+from baton.errors import ConfigRefused
 from baton.spec.check import Report, examine
 from baton.spec.load import load_text
 from tests.unit.spec.mutations import LAPTOP_FILE
@@ -78,3 +81,42 @@ def test_without_a_vllm_for_the_hardware_the_note_stays(
 def test_no_question_starts_no_process() -> None:
     """Most files ask nothing."""
     assert ask([]) == []
+
+
+def test_up_asks_as_well_and_refuses_what_vllm_refuses(
+    report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before anything starts, and not minutes later in a worker's log."""
+    asked = answer(monkeypatch, "numa_bind_nodes require numa_bind=True.")
+    file = tmp_path / "app.yaml"
+    file.write_text(report.loaded.text)
+    with pytest.raises(ConfigRefused, match="vLLM refuses it: numa_bind_nodes") as caught:
+        checked_file(str(file), on=None, machine=None)
+    assert len(asked) == 1
+    assert [fault.rule_id for fault in caught.value.faults if fault.severity == "error"] == [
+        "BTN-107"
+    ]
+
+
+def test_up_asks_nothing_when_there_is_nothing_to_ask(
+    report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Importing vLLM takes ten seconds; an ordinary file does not pay them."""
+    asked = answer(monkeypatch, "never asked")
+    file = tmp_path / "app.yaml"
+    file.write_text(report.loaded.text.replace("        numa_bind_nodes: [0]\n", ""))
+    assert checked_file(str(file), on=None, machine=None).applications
+    assert asked == []
+
+
+def test_what_the_adaptation_removes_is_not_asked_about(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--on cpu` takes GPU arguments out; vLLM is asked about what is left."""
+    asked = answer(monkeypatch, None)
+    assert report.checked is not None
+    app = report.checked.applications[0]
+    args = {**app.args, "prefill_config": {**app.args["prefill_config"], "engine_kwargs": {}}}
+    adapted = replace(report.checked, applications=(replace(app, args=args),))
+    assert judged_file(adapted) is adapted
+    assert asked == []

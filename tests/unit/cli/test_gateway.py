@@ -13,7 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from baton.cli.gateway import command
+from baton.cli.gateway import _settings, command
 from baton.errors import ConfigRefused, PortTaken
 
 ENGINES = ["--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"]
@@ -153,8 +153,11 @@ def test_a_bad_url_is_one_line():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("baton: {recovery: {prefil_timeout_s: 5}}", "baton.recovery.prefil_timeout_s"),
-        ("a: [", "is not YAML"),
+        (
+            "baton: {recovery: {prefil_timeout_s: 5}}",
+            "`prefil_timeout_s` is not a key of `baton.recovery`",
+        ),
+        ("a: [", "not YAML"),
         ("a: 1", "no `baton:` block"),
     ],
 )
@@ -166,6 +169,51 @@ def test_a_bad_config_is_refused_with_its_place(tmp_path, text, words):
     assert isinstance(error, ConfigRefused)
     assert words in str(error)
     assert str(file) in error.place
+
+
+INNER = """\
+applications:
+- name: q
+  import_path: baton:build_pd_openai_app
+  args: {prefill_config: {}, decode_config: {}, baton: {recovery: {max_attempts: 7}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "baton: {recovery: {max_attempts: 7}}",
+        INNER,
+        "apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: q}\nspec:\n  serveConfigV2: |\n"
+        + "".join(f"    {line}" for line in INNER.splitlines(keepends=True)),
+    ],
+)
+def test_the_block_is_found_alone_in_a_serve_config_and_in_a_manifest(tmp_path, text):
+    """A FILE is a FILE everywhere."""
+    file = tmp_path / "app.yaml"
+    file.write_text(text)
+    assert _settings(file).recovery.max_attempts == 7
+
+
+def test_a_wrong_key_in_a_manifest_has_its_line_there(tmp_path):
+    """And did you mean."""
+    text = INNER.replace("max_attempts", "max_atempts")
+    file = tmp_path / "rayservice.yaml"
+    file.write_text(
+        "kind: RayService\nspec:\n  serveConfigV2: |\n"
+        + "".join(f"    {line}" for line in text.splitlines(keepends=True))
+    )
+    error = _run("--config", str(file))
+    assert isinstance(error, ConfigRefused)
+    assert error.place.endswith("rayservice.yaml:7:72")
+    assert error.cure == "did you mean `max_attempts`?"
+
+
+def test_two_blocks_are_not_chosen_from(tmp_path):
+    """Both places are named."""
+    file = tmp_path / "app.yaml"
+    file.write_text("baton: {}\n" + INNER)
+    assert "has 2 `baton:` blocks" in str(_run("--config", str(file)))
 
 
 def test_a_missing_secret_is_refused():

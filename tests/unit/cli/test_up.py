@@ -71,6 +71,22 @@ def test_a_good_file_becomes_a_plan(folder: Path, model: Path, plans: list[Deplo
     assert "http://127.0.0.1:18123/v1" in result.output
 
 
+def test_a_rayservice_manifest_is_deployed_like_the_config_inside_it(
+    folder: Path, model: Path, plans: list[DeployPlan]
+) -> None:
+    """A FILE is a FILE: what goes to the cluster can be tried here first."""
+    inner = yaml.safe_dump(app(model, port=18_123), sort_keys=False)
+    manifest = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": "q"},
+        "spec": {"serveConfigV2": inner},
+    }
+    result = run(write(folder, manifest))
+    assert result.exit_code == 0, result.output
+    assert (plans[0].name, plans[0].http_port) == ("tiny", 18_123)
+
+
 def test_an_endpoint_stays_on_loopback_unless_the_file_says_otherwise(
     folder: Path, model: Path, plans: list[DeployPlan]
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -122,6 +124,27 @@ def test_fix_leaves_a_file_without_slips_alone(files: Path) -> None:
     before = (files / "refused.yaml").stat().st_mtime_ns
     assert validate("refused.yaml", "--fix").exit_code == 2
     assert (files / "refused.yaml").stat().st_mtime_ns == before
+
+
+def test_fix_keeps_byte_order_mark_and_line_endings(files: Path) -> None:
+    """Byte for byte outside of the change."""
+    raw = b"\xef\xbb\xbf" + WARNED.replace("\n", "\r\n").encode()
+    (files / "windows.yaml").write_bytes(raw)
+    assert validate("windows.yaml", "--fix", "--strict").exit_code == 0
+    right = raw.replace(b"backends: LIBFABRIC", b"backends: [LIBFABRIC]")
+    assert (files / "windows.yaml").read_bytes() == right
+
+
+def test_fix_of_what_cannot_be_written_says_so(files: Path) -> None:
+    """A pipe is read, checked and left alone."""
+    pipe = files / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(WARNED), daemon=True)
+    writer.start()
+    result = validate("pipe", "--fix", "--strict")
+    writer.join(timeout=10)
+    assert result.exit_code == 1
+    assert "no file that can be written" in result.stderr
 
 
 def test_on_cpu_shows_the_changes_without_starting(files: Path) -> None:

@@ -137,3 +137,24 @@ def test_doctor_of_a_refused_file_is_refused(tmp_path: Path) -> None:
     file.write_text(BASE.replace("bfloat16", "bf16"))
     result = CliRunner().invoke(cli, ["doctor", str(file)])
     assert getattr(result.exception, "exit_status", None) == 2
+
+
+def test_a_storage_plugin_that_does_not_load_is_named_and_no_worry() -> None:
+    """Why it does not, by the library that is missing."""
+    facts = replace(GOOD, plugins={**GOOD.plugins, "GDS": ("libcufile.so.0",)})
+    line = next(line for line in judge(facts, Demand()) if line.name == "NIXL GDS")
+    assert line.verdict == "ok"
+    assert "libcufile.so.0 missing" in line.detail
+
+
+def test_doctor_reads_a_manifest(tmp_path: Path) -> None:
+    """The demand is that of the Serve config inside."""
+    text = "apiVersion: ray.io/v1\nkind: RayService\nspec:\n  serveConfigV2: |\n" + "".join(
+        f"    {line}" for line in BASE.splitlines(keepends=True)
+    )
+    file = tmp_path / "rayservice.yaml"
+    file.write_text(text)
+    out = CliRunner().invoke(cli, ["doctor", str(file), "--format", "json"]).stdout
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert "LIBFABRIC" in "".join(checks)
+    assert "efa" in checks["EFA devices"]["detail"] or checks["EFA devices"]["verdict"] == "ok"

@@ -83,7 +83,8 @@ def test_an_unknown_application_is_passed_on() -> None:
         ("baton:build_openai_app", "error"),
         ("batn:build_pd_openai_app", "warning"),
         ("mine.app:build", "note"),
-        ("ray.serve.llm:build_openai_app", "note"),
+        ("ray.serve.llm:build_pd_openai", "error"),
+        ("ray.serve.llm:build_openai_app", "error"),  # takes `llm_configs`, no pair
     ],
 )
 def test_a_misspelt_import_path_gets_did_you_mean(path: str, severity: str) -> None:
@@ -209,3 +210,16 @@ def test_random_mutations_never_end_in_an_exception(seed: int) -> None:
     assert found.checked is not None or found.errors
     if found.checked is not None:
         found.checked.to_serve_config()
+
+
+def test_shared_parts_are_checked_where_they_stand_and_need_no_excuse() -> None:
+    """`x-…` at the top, `<<` in the roles: the place is that of the shared line, once a role."""
+    text = (
+        "x-engine: &engine\n  dtype: bf16\napplications:\n- name: q\n"
+        "  import_path: baton:build_pd_openai_app\n  args:\n"
+        "    prefill_config: &p\n      model_loading_config: {model_id: m}\n"
+        "      engine_kwargs: {<<: *engine}\n    decode_config: {<<: *p}\n"
+    )
+    found = report(text)
+    assert [(f.rule_id, f.line) for f in found.errors] == [("BTN-103", 2), ("BTN-103", 2)]
+    assert [f for f in found.warnings if f.rule_id == "BTN-012"] == []

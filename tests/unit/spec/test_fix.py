@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from baton.spec.check import examine
 from baton.spec.fix import Fixed, fix
 from baton.spec.load import load_text
+from baton.spec.slips import apply_edit
 from tests.unit.spec.files import BASE
 
 BESIDE = """\
@@ -159,3 +164,97 @@ def test_a_flat_file_whose_shape_is_uncertain_is_refused_with_the_line(
     assert loaded.document is None
     assert (fault.rule_id, fault.line) == ("BTN-011", len(text.splitlines()))
     assert word in fault.message
+
+
+# Slips on single lines of a file in which every line has a comment.
+COMMENTED = "".join(
+    f"{line.rstrip()}  # {number}\n" for number, line in enumerate(BASE.splitlines())
+)
+SLIPS = (
+    ("max_model_len: 4096", "max-model-len: 4096"),
+    ("max_model_len: 4096", 'max_model_len: "4096"'),
+    ("enforce_eager: true", "enforce_eager: 'yes'"),
+    ("{backends: [LIBFABRIC]}", "{backends: LIBFABRIC}"),
+    ("{backends: [LIBFABRIC]}", "{backends: '[\"LIBFABRIC\"]'}"),
+    ("        dtype: bfloat16", "      dtype: bfloat16"),
+    ("{num_replicas: 1}", "{num_replicas: '1'}"),
+    ("      deployment_config", "      env_vars: {A: 010}  # new\n      deployment_config"),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(SLIPS), st.sampled_from((1, 2))), max_size=5),
+    st.sampled_from(("\n", "\r\n")),
+)
+@settings(max_examples=60, deadline=None)
+def test_fixing_keeps_every_comment_in_order_and_is_done_after_one_time(
+    slips: list[tuple[tuple[str, str], int]], ending: str
+) -> None:
+    """Whatever is put right together, with the line endings of the file."""
+    text = COMMENTED
+    for (right, wrong), count in slips:
+        text = text.replace(right, wrong, count)
+    text = text.replace("\n", ending)
+    loaded = load_text(text, "app.yaml", {})
+    found = examine(loaded)
+    if loaded.faults or found.errors:
+        return  # two slips at one place can make a file that is refused
+    outcome = fix(loaded, found.changes)
+    assert outcome is not None
+    assert comments(outcome.text) == comments(text)
+    assert outcome.text.count("\r\n") == (outcome.text.count("\n") if ending == "\r\n" else 0)
+    again = load_text(outcome.text, "app.yaml", {})
+    assert [f for f in examine(again).warnings if f.rule_id.startswith("BTN-11")] == []
+    assert not fixed(outcome.text).changed
+    untouched = set(COMMENTED.splitlines()) & set(text.splitlines())
+    assert untouched <= set(outcome.text.splitlines())
+
+
+def comments(text: str) -> list[str]:
+    return sorted(line.partition("#")[2].strip() for line in text.splitlines() if "#" in line)
+
+
+def test_an_alias_is_not_edited_for_one_of_its_users() -> None:
+    """The anchor stands for both roles: what is put right in it is right for both."""
+    text = BASE.replace("    prefill_config:", "    prefill_config: &role").split(
+        "    decode_config"
+    )[0]
+    text = (
+        text.replace("backends: [LIBFABRIC]", "backends: LIBFABRIC") + "    decode_config: *role\n"
+    )
+    loaded = load_text(text, "app.yaml", {})
+    outcome = fix(loaded, examine(loaded).changes)
+    if outcome is not None:
+        args = load_text(outcome.text, "x", {}).document["applications"][0]["args"]
+        assert args["prefill_config"] == args["decode_config"]
+        assert examine(load_text(outcome.text, "x", {})).warnings[1:] == ()  # the engine_id
+
+
+def test_what_one_user_of_an_anchor_needs_is_not_done_to_the_other() -> None:
+    """A move out of shared lines would take them from both."""
+    loaded = load_text(SHARED, "app.yaml", {})
+    changes = examine(loaded).changes
+    outcome = fix(loaded, changes)
+    if outcome is not None:
+        goal = copy.deepcopy(loaded.document)
+        for change in changes:
+            if change.rule_id in {"BTN-110", "BTN-111"}:
+                apply_edit(goal, change.edit)
+        assert load_text(outcome.text, "x", {}).document == goal
+
+
+SHARED = """\
+applications:
+- name: q
+  import_path: baton:build_pd_openai_app
+  args:
+    prefill_config: &role
+      model_loading_config: {model_id: m, model_source: org/m}
+      engine_kwargs:
+        max_model_len: 64
+      dtype: half
+    decode_config:
+      <<: *role
+      model_loading_config: {model_id: m, model_source: org/m}
+      max_num_seqs: 4
+"""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.spec.load import LoadedFile, load_file, load_text
+from baton.spec.load import load_file, load_text
+from baton.spec.loaded import LoadedFile
 from baton.spec.scalars import resolve
 from baton.spec.yaml_tree import parse
 from tests.unit.spec.files import BASE, line_of

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from baton.spec.faults import shown
 from baton.spec.provider_url import sends_key_in_clear, url_fault
+from baton.spec.rules.connector import NIXL_BACKENDS
 from baton.spec.rules.registry import Finding, rule
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def efa(app: AppView) -> Iterator[Finding]:
         return
     related = (("required by", (*app.baton_path, "transport", "require")),)
     for role in app.roles:
-        if not role.uses_nixl:
-            continue
+        if not role.uses_nixl or not set(role.backends) <= set(NIXL_BACKENDS):
+            continue  # a name that NIXL does not have is said by BTN-129
         path = role.kv_at("kv_connector_extra_config", "backends")
         if "LIBFABRIC" not in role.backends:
             asked = "backends" in role.extra

@@ -52,7 +52,7 @@ def connector_name(app: AppView) -> Iterator[Finding]:
             found=name,
             allowed=", ".join(known),
             at_value=True,
-            cure=f"did you mean `{near}`?" if near else None,
+            cure=f"did you mean `{near}`?" if near else "use NixlConnector",
         )
 
 
@@ -100,6 +100,7 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.engine_at("kv_transfer_config"),
                 f"{role.role} has no `kv_transfer_config`",
+                found="nothing",
                 allowed="a mapping with kv_connector and kv_role",
                 cure=f"add {fragment}",
             )
@@ -107,6 +108,7 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.kv_at("kv_connector"),
                 "`kv_connector` is missing",
+                found="nothing",
                 allowed=", ".join((*NIXL_PULL, *NIXL_PUSH)),
                 cure="add kv_connector: NixlConnector",
             )
@@ -114,6 +116,7 @@ def connector_missing(app: AppView) -> Iterator[Finding]:
             yield Finding(
                 role.kv_at("kv_role"),
                 "`kv_role` is missing; vLLM wants it with a connector",
+                found="nothing",
                 allowed="kv_producer, kv_consumer, kv_both",
                 cure=f"add kv_role: {_ROLE_OF[role.role]}",
             )
@@ -255,8 +258,8 @@ def backend_names(app: AppView) -> Iterator[Finding]:
                 path,
                 "`backends` must be a list of NIXL backends",
                 found=shown(asked),
-                allowed=", ".join(TRANSFER_BACKENDS),
-                cure="write backends: [UCX]",
+                allowed=f"a list of {', '.join(TRANSFER_BACKENDS)}",
+                cure=_backend_cure(asked, None) if asked else "write backends: [UCX]",
                 at_value=True,
             )
             continue
@@ -270,9 +273,16 @@ def backend_names(app: AppView) -> Iterator[Finding]:
                 found=shown(name),
                 allowed=", ".join(NIXL_BACKENDS),
                 at_value=True,
-                cure=f"did you mean `{near}`?" if near else None,
+                cure=_backend_cure(name, near),
             )
     yield from _no_common_backend(app.prefill, app.decode)
+
+
+def _backend_cure(name: object, near: str | None) -> str:
+    parts = [part.strip(" '\"") for part in str(name).strip("[]").split(",")]
+    if len(parts) > 1 and set(parts) <= set(NIXL_BACKENDS):
+        return f"write a list: backends: [{', '.join(parts)}]"
+    return f"did you mean `{near}`?" if near else "write backends: [UCX], or [LIBFABRIC]"
 
 
 def _no_common_backend(prefill: RoleView, decode: RoleView) -> Iterator[Finding]:

@@ -138,9 +138,10 @@ JUDGED_BY_VLLM = frozenset(
 def judged_by_vllm(app: AppView) -> Iterator[Finding]:
     """Some arguments are checked against others, the model or the platform when an engine is built.
 
-    `baton validate` asks the installed vLLM about them, when it is one for the hardware that the
-    file is for and the model is on this machine; that takes some seconds. What vLLM then refuses is
-    an error of this rule. `baton up` does not ask yet: such a file fails when the engine starts.
+    `baton validate` and `baton up` ask the installed vLLM about them, when it is one for the
+    hardware that the file is for and the model is on this machine. That takes some seconds, and
+    only for a file that holds such an argument. What vLLM then refuses is an error of this rule; a
+    question that could not be asked stays a note, and the engine's own start answers it.
 
     Source: vLLM 0.29 `vllm/engine/arg_utils.py`, `create_engine_config`, and the validators of
     `vllm/config/*.py`.

@@ -8,6 +8,7 @@ from baton.spec import catalog
 from baton.spec.faults import Path, shown
 from baton.spec.rules.registry import Finding, rule
 from baton.spec.suggest import nearest
+from baton.spec.typecheck import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,7 @@ _GONE = {
 
 def _env_path(app: AppView, role: RoleView, name: str) -> Path:
     """Where the variable is really set: in the role, or for the whole application."""
-    own = role.config.get("runtime_env")
-    if isinstance(own, dict) and isinstance(own.get("env_vars"), dict) and name in own["env_vars"]:
+    if name in role.own_env_vars:
         return role.env_at(name)
     return (*app.path, "runtime_env", "env_vars", name)
 
@@ -100,6 +100,37 @@ def side_channel_port(app: AppView) -> Iterator[Finding]:
         )
 
 
+@rule("BTN-153", "error", "an environment variable that is no number")
+def numeric_variables(app: AppView) -> Iterator[Finding]:
+    """`VLLM_CPU_KVCACHE_SPACE: 1GB` ends the engine with a `ValueError` as soon as it is read.
+
+    Only variables that vLLM turns into a number without looking are checked. What Ray expands
+    (`$NAME`) is left alone.
+
+    Source: vLLM 0.29 `vllm/envs.py`, `int(os.getenv(…))` and `float(os.getenv(…))`.
+    """
+    kinds: dict[str, str] = catalog.vllm()["environment_numbers"]
+    seen: set[Path] = set()
+    for role in app.roles:
+        for name, value in role.env_vars.items():
+            kind = kinds.get(name) if isinstance(name, str) else None
+            path = _env_path(app, role, str(name))
+            if kind is None or path in seen or not isinstance(value, str):
+                continue
+            if "$" in value or fits(kind, value):
+                continue
+            seen.add(path)
+            unit = "a number of GiB" if name == "VLLM_CPU_KVCACHE_SPACE" else "a number"
+            yield Finding(
+                path,
+                f"`{name}` must be {'a whole number' if kind == 'int' else 'a number'}",
+                found=shown(value),
+                allowed="a whole number" if kind == "int" else "a number",
+                cure=f"write {unit} in quotes, without a unit",
+                at_value=True,
+            )
+
+
 @rule("BTN-152", "warning", "an environment variable without effect")
 def variables_without_effect(app: AppView) -> Iterator[Finding]:
     """Variables that vLLM no longer reads, or never did. A misspelt `VLLM_…` is only logged.
@@ -118,7 +149,7 @@ def variables_without_effect(app: AppView) -> Iterator[Finding]:
             if name in _GONE:
                 why, cure = _GONE[name]
                 yield Finding(path, f"`{name}` has no effect: {why}", found=str(name), cure=cure)
-            elif str(name).startswith("VLLM_") and name not in known:
+            elif str(name).upper().startswith("VLLM_") and name not in known:
                 near = nearest(name, known)
                 yield Finding(
                     path,

@@ -53,6 +53,7 @@ def lora(app: AppView) -> Iterator[Finding]:
         yield Finding(
             has.at("lora_config"),
             f"`lora_config` is missing for {lacks.role}",
+            found="nothing",
             allowed="lora_config in both roles or in none",
             cure="add it to both",
             related=((lacks.role, lacks.path),),
@@ -66,6 +67,7 @@ def lora(app: AppView) -> Iterator[Finding]:
                 "adapters are loaded from cloud storage only",
                 found=source,
                 allowed="s3://, gs://, abfss:// or azure://",
+                cure="put the adapters into a bucket and name it",
                 at_value=True,
             )
     paths = [

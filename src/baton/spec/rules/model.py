@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from baton.spec.faults import shown
@@ -151,6 +152,52 @@ def _model_cure(source: str) -> str:
     if ".cache/baton/models" in source:
         return "`make demo` puts the demo model there"
     return "download it first, or name a hub model"
+
+
+# What stands in a template until somebody fills it in; none of it can be part of a hub name.
+_PLACEHOLDER = re.compile(r"\$[A-Za-z_]\w*|\{\{.*\}\}|<[^<>]+>|\$\(")
+
+
+@rule("BTN-205", "error", "a model that was never filled in")
+def model_placeholder(app: AppView) -> Iterator[Finding]:
+    """An empty name, `$MODEL_ID`, `<your-model>` or `{{ .Values.model }}` names no model.
+
+    Ray and vLLM take any text and look for a hub model of that name when the engine starts. Baton
+    resolves `${NAME}` only (BTN-101): `$NAME` could also be meant as text. A folder of such a name
+    that is really there is accepted.
+
+    Source: vLLM 0.29 `transformers_utils/config.py`, `get_config`; names of hub models hold
+    letters, digits, `-`, `_` and `.` (`huggingface_hub`, `validate_repo_id`).
+    """
+    for role in app.roles:
+        for key in ("model_id", "model_source", "tokenizer_source"):
+            value = role.loading.get(key)
+            if not isinstance(value, str):
+                continue
+            path = role.at("model_loading_config", key)
+            if not value.strip():
+                yield Finding(
+                    path,
+                    f"`{key}` is empty",
+                    found=shown(value),
+                    allowed="a name",
+                    cure="name the model" if key == "model_id" else f"name it, or remove {key}",
+                    at_value=True,
+                )
+            elif _PLACEHOLDER.search(value) and _unfilled(key, value):
+                yield Finding(
+                    path,
+                    f"`{key}` still holds a placeholder",
+                    found=shown(value),
+                    allowed="the name of a model, or ${NAME}",
+                    cure="write the name; a variable is written ${NAME}",
+                    at_value=True,
+                )
+
+
+def _unfilled(key: str, value: str) -> bool:
+    # A variable that is not set was said (BTN-101); `$${` is text that somebody wanted.
+    return "${" not in value and (key == "model_id" or find_model(value) is None)
 
 
 describe(

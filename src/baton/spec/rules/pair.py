@@ -17,26 +17,40 @@ if TYPE_CHECKING:
 _HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 
 
+_SIDE_CHANNEL = ("VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
+
+
 @rule("BTN-122", "warning", "the same `engine_id` in both roles")
 def engine_ids(app: AppView) -> Iterator[Finding]:
     """A decode engine takes a peer with its own `engine_id` for itself, and refuses it.
 
-    Baton and Ray both append something that is unique for each replica, so that the file's value
-    is only a prefix of the real one, and two equal ones do no harm.
+    Under Ray and under Baton the file's value is only the beginning of the real one, so two equal
+    ones do no harm and are a warning. Ray appends the address and port of the side channel, which
+    no two engines share; Baton takes a fresh id for each replica.
+
+    One case is left, and refused: Ray's import path with the same address and the same port set for
+    both roles. What Ray appends is then equal as well.
 
     Source: vLLM 0.29 `kv_connector/utils.py`, `TransferTopology.register_remote_engine` ("Cannot
-    register local engine"); ray 2.60 `kv_transfer/nixl.py`, `setup`.
+    register local engine"); ray 2.60 `kv_transfer/nixl.py`, `setup`
+    (`"-".join([engine_id, host, str(port)])`); `baton.engine.ports`.
     """
     prefill, decode = (text(role.kv.get("engine_id")) for role in app.roles)
+    fixed = [tuple(role.env_vars.get(name) for name in _SIDE_CHANNEL) for role in app.roles]
     if prefill is not None and prefill == decode:
+        alike = app.is_rays and all(fixed[0]) and fixed[0] == fixed[1]
         yield Finding(
             app.decode.kv_at("engine_id"),
-            f"both roles are called `{decode}`; each replica gets an engine_id of its own from it",
+            f"both roles are called `{decode}`, and their side channels are the same"
+            if alike
+            else f"both roles are called `{decode}`; each replica gets an engine_id of its own from"
+            " it",
             found=decode,
             allowed="a name for each role",
             cure="use `prefill` and `decode`",
             related=(("prefill", app.prefill.kv_at("engine_id")),),
             at_value=True,
+            severity="error" if alike else None,
         )
 
 
@@ -60,7 +74,11 @@ def transfer_mode(app: AppView) -> Iterator[Finding]:
             at_value=True,
             related=(("prefill", prefill.kv_at("kv_connector")),),
         )
-    elif prefill.connector and decode.connector and prefill.uses_nixl != decode.uses_nixl:
+    elif (
+        prefill.connector in catalog.connectors()  # else BTN-120 says it
+        and decode.connector in catalog.connectors()
+        and prefill.uses_nixl != decode.uses_nixl
+    ):
         yield Finding(
             decode.kv_at("kv_connector"),
             f"prefill uses {prefill.connector} and decode {decode.connector}",
@@ -216,7 +234,8 @@ def compatibility_hash(app: AppView) -> Iterator[Finding]:
             cure=f"use the same {key} in both roles",
             related=(("prefill", prefill.engine_at(key)),),
         )
-    if prefill.model_source != decode.model_source and prefill.model_id == decode.model_id:
+    sources = {prefill.model_source, decode.model_source} - {None}
+    if len(sources) > 1 and prefill.model_id == decode.model_id:
         path = ("model_loading_config", "model_source")
         yield Finding(
             decode.at(*path),

@@ -141,6 +141,7 @@ def data_parallel(app: AppView) -> Iterator[Finding]:
                     role.engine_at(key),
                     f"`{key}` is not for an engine that Ray Serve starts",
                     found=shown(role.engine[key]),
+                    allowed="nothing",
                     cure="remove it",
                 )
 

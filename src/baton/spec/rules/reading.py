@@ -18,7 +18,8 @@ describe(
     "error",
     "a tab in the indentation",
     """
-    YAML allows spaces only. Every tab of the file is listed.
+    YAML allows spaces only, in the indentation and between a key and its value. Every tab of the
+    indentation is listed.
 
     Source: YAML 1.1, section 5.5.
 """,
@@ -128,8 +129,33 @@ describe(
     "note",
     "an application that Baton has no rules for",
     """
-    Baton knows `baton:build_pd_openai_app` and `ray.serve.llm:build_pd_openai_app`. Anything else
-    in the file is passed on as it is.
+    Baton knows `baton:build_pd_openai_app` and `ray.serve.llm:build_pd_openai_app` (a dot in place
+    of the colon is the same to Ray). Anything else in the file is passed on as it is, unless the
+    module is Baton's or Ray's and has no such builder, or has one that takes other arguments.
+
+    Source: ray 2.60 `_common/utils.py`, `import_attr`; `serve/llm/__init__.py`.
+""",
+)
+describe(
+    "BTN-014",
+    "warning",
+    "a number that is read otherwise than it looks",
+    """
+    To YAML 1.1 `012` is ten and `1:30` is ninety; YAML 1.2 and most people disagree.
+
+    Source: PyYAML, which reads `serve run`'s files, follows https://yaml.org/type/int.html.
+""",
+)
+describe(
+    "BTN-015",
+    "warning",
+    "an invisible or typographic character",
+    """
+    Web pages, chats and word processors turn spaces into no-break spaces and quotes into curly
+    ones. In a word they become part of it; in the indentation they make the text unreadable, which
+    is an error.
+
+    Source: YAML 1.1, section 4.1.1: white space is space and tab; quotes are U+0022 and U+0027.
 """,
 )
 describe(
@@ -138,8 +164,9 @@ describe(
     "an unresolved variable",
     """
     `${NAME}` is looked up in the environment. Unset or empty is refused: an empty model name is the
-    worst kind of default. `${NAME:-default}` gives one; `$${` is the text `${`. Under `runtime_env`
-    variables are left to Ray, which expands them on the node.
+    worst kind of default. `${NAME:-default}` gives one; `$${` is the text `${`. Other forms that a
+    shell knows (`${NAME:?…}`) are refused. Under `runtime_env` variables are left to Ray, which
+    expands them on the node.
 
     Source: ray 2.60 `_private/utils.py`, `update_envs`, expands `${NAME}` in env_vars; nothing does
     so anywhere else, so Ray would look for a model called `${MODEL_ID}`.

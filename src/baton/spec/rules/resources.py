@@ -28,11 +28,15 @@ def gpus(app: AppView) -> Iterator[Finding]:
     """Ray waits without end for a placement group that no node can hold.
 
     Checked against this machine when it is where the file would run; a RayService manifest and
-    `--target cluster` mean another one. Engines that ask for GPUs only by Ray's default are
-    a note for `validate` and refused by `up`.
+    `--target cluster` mean another one.
 
-    Source: ray 2.60 `llm_config.py`, `_resolve_accelerator_config` (GPU by default); a placement
-    group stays pending.
+    Bundles that ask for a GPU are a demand in the file's own words, and refused. Without
+    `placement_group_config` Ray takes a GPU for each worker all the same; but then the file says
+    nothing of hardware, and is as likely being looked at on a laptop before it goes to a GPU box:
+    a note for `validate`. `up`, which would wait without end, refuses both.
+
+    Source: ray 2.60 `llm_config.py`, `_resolve_accelerator_config` ("Default to GPUConfig");
+    `serve/_private/deployment_scheduler.py` creates the placement group and waits for it.
     """
     machine = app.machine
     if machine is None:
@@ -52,7 +56,8 @@ def gpus(app: AppView) -> Iterator[Finding]:
             if asked
             else "no placement_group_config: Ray takes one GPU a worker",
             allowed=f"{machine.gpus} GPUs in all" if machine.gpus else "no GPU here",
-            cure="add --on cpu to run it on this machine's CPU",
+            cure="add --on cpu to run it on this machine's CPU"
+            + ("" if app.starting else ", or --target cluster to check it for another machine"),
             at_value=asked,
             severity=None if asked or app.starting else "note",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
 from baton.spec.faults import shown
@@ -13,6 +13,8 @@ from baton.spec.view import AppView, mapping, text, whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton.spec.view import RoleView
+
 _GONE_ARGS = {
     "proxy_deployment_config": (
         "the P/D proxy deployment is gone: decode hands over by itself",
@@ -21,11 +23,21 @@ _GONE_ARGS = {
             " `ingress_deployment_config`"
         ),
     ),
+    "proxy_config": (
+        "the P/D proxy is gone: decode hands over by itself",
+        "remove it; for Baton's gateway set baton: {gateway: {num_replicas: …}}",
+    ),
     "proxy_cls_config": (
         "the P/D proxy class is gone: decode hands over by itself",
         "remove it; Ray's own ingress is set by `ingress_cls_config`",
     ),
 }
+
+
+def gone_argument(key: object) -> str | None:
+    """The older key that this one is, however it is spelt; None when it is none."""
+    plain = str(key).replace("-", "").replace("_", "").lower()
+    return next((name for name in _GONE_ARGS if name.replace("_", "") == plain), None)
 
 
 @rule("BTN-160", "error", "a key of an older Ray Serve LLM")
@@ -35,12 +47,18 @@ def gone_arguments(app: AppView) -> Iterator[Finding]:
     Source: ray 2.60 `prefill_decode/builder.py`, `PDServingArgs` (`ingress_cls_config`,
     `ingress_deployment_config`; extra keys forbidden).
     """
-    for key, (why, cure) in _GONE_ARGS.items():
-        if key in app.args:
+    holders = [(app.app, app.path), (app.args, app.args_path)]
+    holders += [(role.config, role.path) for role in app.roles]
+    for holder, path in holders:
+        for key in holder:
+            name = gone_argument(key)
+            if name is None:
+                continue
+            why, cure = _GONE_ARGS[name]
             yield Finding(
-                (*app.args_path, key),
+                (*path, key),
                 f"`{key}` no longer exists: {why}",
-                found=key,
+                found=str(key),
                 allowed="baton.gateway, ingress_deployment_config",
                 cure=cure,
             )
@@ -138,7 +156,8 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
         group = role.config.get("placement_group_config")
         if isinstance(group, dict):
             both = {"bundles", "bundle_per_worker"} & {k for k, v in group.items() if v is not None}
-            if len(both) != 1:
+            unknown = set(group) - {"bundles", "bundle_per_worker", "strategy"}
+            if len(both) > 1 or not (both or unknown):
                 yield Finding(
                     role.at("placement_group_config"),
                     "`placement_group_config` wants one of bundles and bundle_per_worker",
@@ -197,7 +216,7 @@ def accelerator(app: AppView) -> Iterator[Finding]:
                 f"Ray knows no accelerator `{kind}`",
                 found=kind,
                 allowed=", ".join(known),
-                cure=f"did you mean `{near}`?" if near else None,
+                cure=f"did you mean `{near}`?" if near else "remove it, or use one of these",
                 at_value=True,
             )
         elif role.on_cpu:
@@ -214,6 +233,7 @@ def accelerator(app: AppView) -> Iterator[Finding]:
                 path,
                 f"accelerator_type `{kind}` is a TPU and the bundles ask for GPUs",
                 found=kind,
+                allowed="a GPU's name, or nothing",
                 cure="remove accelerator_type",
             )
 
@@ -223,13 +243,15 @@ def bundle_count(app: AppView) -> Iterator[Finding]:
     """An engine starts TP x PP workers, and each takes one bundle with a GPU (or, on a CPU, cores).
 
     With fewer, vLLM waits for a placement that never comes; with more, the rest stands idle.
+    `gpu` in small letters is a resource that no node has. Bundles with TPUs are left to Ray.
 
     Source: ray 2.60 `vllm_models.py`, `placement_bundles`; vLLM 0.29 `v1/executor/ray_utils.py`.
     """
     for role in app.roles:
         group = mapping(role.config.get("placement_group_config"))
         asked = group.get("bundles")
-        if not isinstance(asked, list) or role.on_cpu or role.dp > 1:
+        yield from _resource_names(role, group)
+        if not isinstance(asked, list) or role.on_cpu or role.dp > 1 or _on_tpu(role):
             continue
         gpus, workers = role.gpus, role.tp * role.pp
         fractional = any(
@@ -246,6 +268,31 @@ def bundle_count(app: AppView) -> Iterator[Finding]:
                 cure="write bundle_per_worker: {GPU: 1}; Ray repeats it as often as needed",
                 severity="error" if gpus < workers else None,
             )
+
+
+def _on_tpu(role: RoleView) -> bool:
+    return any(bundle.get("TPU") for bundle in role.bundles)
+
+
+def _resource_names(role: RoleView, group: dict[Any, Any]) -> Iterator[Finding]:
+    """`gpu` is a resource of the user's own to Ray, which waits for a node that has it."""
+    each, listed = group.get("bundle_per_worker"), group.get("bundles")
+    holders: list[tuple[tuple[Any, ...], Any]] = [(("bundle_per_worker",), each)]
+    holders += [
+        (("bundles", n), b) for n, b in enumerate(listed if isinstance(listed, list) else ())
+    ]
+    for where, bundle in holders:
+        for key in mapping(bundle):
+            right = next((n for n in ("CPU", "GPU", "TPU") if str(key).upper() == n), key)
+            if key != right:
+                yield Finding(
+                    role.at("placement_group_config", *where, key),
+                    f"Ray has no resource `{key}`, unless a node is started with one",
+                    found=str(key),
+                    allowed="CPU, GPU, TPU",
+                    cure=f"did you mean `{right}`?",
+                    severity="warning",
+                )
 
 
 @rule("BTN-167", "error", "engine metrics without engine statistics")

@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from baton.spec import catalog
 from baton.spec.faults import Path, shown
+from baton.spec.owners import belongs
 from baton.spec.rules.registry import Finding, rule
+from baton.spec.rules.serving import gone_argument
 from baton.spec.schema import BatonBlock
 from baton.spec.suggest import nearest
 from baton.spec.typecheck import (
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Reported by a rule of its own, which knows more about it.
-_OWN_RULE = {"proxy_deployment_config", "proxy_cls_config", "baton"}
+_OWN_RULE = {"baton"}
 _CHECKED_BELOW = {
     "engine_kwargs",
     "deployment_config",
@@ -44,7 +46,10 @@ def unknown_keys(app: AppView) -> Iterator[Finding]:
     """
     fields = catalog.objects()["PDServingArgs"]
     for key in app.args:
-        if key not in fields and key not in _OWN_RULE:
+        if key not in fields and key not in _OWN_RULE and gone_argument(key) is None:
+            if key == "llm_configs":
+                yield _not_a_pair(app)
+                continue
             yield unknown_key(key, [*fields, "baton"], (*app.args_path, key), "PDServingArgs")
     for key in ("ingress_cls_config", "ingress_deployment_config"):
         value = app.args.get(key)
@@ -61,12 +66,31 @@ def unknown_keys(app: AppView) -> Iterator[Finding]:
             yield from _role_shape(role)
 
 
+def _not_a_pair(app: AppView) -> Finding:
+    """The argument of Ray's `build_openai_app`, which serves models without P/D."""
+    return Finding(
+        (*app.args_path, "llm_configs"),
+        "`llm_configs` belongs to `ray.serve.llm:build_openai_app`, which splits nothing",
+        found="llm_configs",
+        allowed="prefill_config, decode_config",
+        cure="write its one entry twice, as prefill_config and as decode_config",
+    )
+
+
 def _role_shape(role: RoleView) -> Iterator[Finding]:
     fields = catalog.objects()["LLMConfig"]
-    plain = {key: value for key, value in role.config.items() if key not in _CHECKED_BELOW}
+    plain = {
+        key: value
+        for key, value in role.config.items()
+        if key not in _CHECKED_BELOW and gone_argument(key) is None
+    }
     yield from check_fields(fields, plain, role.path, "LLMConfig")
     if "model_loading_config" not in role.config:
         yield missing_key("model_loading_config", role.path)
+    accelerator = role.config.get("accelerator_config")
+    if isinstance(accelerator, dict) and "kind" not in accelerator:
+        # Ray 2.60 `AnyAcceleratorConfig` is told apart by this key, default or not.
+        yield missing_key("kind", role.at("accelerator_config"), "cpu, gpu or tpu")
     # Ray 2.60 `LLMConfig.validate_llm_engine`: its enum has one member.
     if isinstance(role.config.get("llm_engine"), str):
         yield from check_value(
@@ -112,7 +136,7 @@ def _deployment_shape(role: RoleView) -> Iterator[Finding]:
                 f"`{key}` is not a deployment option of Ray Serve",
                 found=str(key),
                 allowed=", ".join(options),
-                cure=f"did you mean `{near}`?" if near else None,
+                cure=f"did you mean `{near}`?" if near else belongs(key) or "remove it",
             )
         else:
             yield from _deployment_option(key, item, path)
@@ -122,7 +146,13 @@ def _deployment_option(key: str, item: Any, path: Path) -> Iterator[Finding]:
     fields = catalog.objects()["DeploymentConfig"]
     if key == "version":
         # Ray 2.60 `serve/api.py`: "`version` in `@serve.deployment` has been removed."
-        yield Finding((*path, key), "`version` has been removed from Ray Serve", cure="remove it")
+        yield Finding(
+            (*path, key),
+            "`version` has been removed from Ray Serve",
+            found=shown(item),
+            allowed="nothing",
+            cure="remove it",
+        )
     elif key in _DEPLOYMENT_TYPES:
         yield from check_value(_DEPLOYMENT_TYPES[key], item, (*path, key))
     elif key in fields:
@@ -161,8 +191,8 @@ def engine_arguments(app: AppView) -> Iterator[Finding]:
                     role.engine_at(key),
                     f"vLLM {catalog.vllm()['version']} has no engine argument `{key}`",
                     found=str(key),
-                    allowed="the arguments of vLLM's AsyncEngineArgs",
-                    cure=f"did you mean `{near}`?" if near else None,
+                    allowed="the arguments of vLLM's AsyncEngineArgs (`baton schema` lists them)",
+                    cure=f"did you mean `{near}`?" if near else belongs(key) or "remove it",
                 )
 
 
@@ -230,11 +260,16 @@ def baton_block(app: AppView) -> Iterator[Finding]:
     if not isinstance(block, dict):
         yield wrong_type({"dict": "any"}, block, app.baton_path)
         return
+    yield from block_findings(block, app.baton_path)
+
+
+def block_findings(block: dict[Any, Any], path: Path) -> Iterator[Finding]:
+    """What is wrong with a `baton` block by itself."""
     try:
         BatonBlock.model_validate(block)
     except ValidationError as exc:
         for error in exc.errors(include_url=False):
-            yield _block_finding(error, block, app.baton_path)
+            yield _block_finding(error, block, path)
 
 
 def _block_finding(error: Any, block: dict[Any, Any], path: Path) -> Finding:
@@ -249,30 +284,47 @@ def _block_finding(error: Any, block: dict[Any, Any], path: Path) -> Finding:
             f"`{where[-1]}` is not a key of `{inside}`",
             found=str(where[-1]),
             allowed=", ".join(allowed),
-            cure=f"did you mean `{near}`?" if near else None,
+            cure=f"did you mean `{near}`?" if near else _part_of(where[-1]) or "remove it",
         )
     if error["type"] == "missing":
         return missing_key(str(where[-1]), at[:-1])
     found: Any = block
     for part in where:
         found = mapping(found).get(part)
-    message = str(error["msg"])
-    near = None
+    name = where[-1] if where else "baton"
+    wanted = str(error["msg"]).removeprefix("Input should be ")
+    cure = f"write {wanted}"
     if error["type"] == "literal_error":
-        near = nearest(found, [part.strip("' ") for part in _choices(message)])
+        near = nearest(found, [part.strip("' ") for part in _choices(wanted)])
+        cure = f"did you mean `{near}`?" if near else f"write {wanted}"
+    elif error["type"] == "model_type":
+        wanted = f"a mapping of {', '.join(_fields_at(where))}"
+        cure = f"write {name}: {{{next(iter(_fields_at(where)))}: …}}, or remove it"
+    elif error["type"].endswith("_parsing"):
+        wanted = {"bool_parsing": "true or false", "int_parsing": "a whole number"}.get(
+            error["type"], "a number"
+        )
+        cure = f"write {wanted}" + (", in seconds" if str(name).endswith("_s") else "")
     return Finding(
         at,
-        f"`{where[-1] if where else 'baton'}`: {message[:1].lower()}{message[1:]}",
+        f"`{name}` must be {wanted}",
         found=shown(found),
-        allowed=message,
-        cure=f"did you mean `{near}`?" if near else None,
+        allowed=wanted,
+        cure=cure,
         at_value=True,
     )
 
 
+def _part_of(key: Any) -> str | None:
+    """The part of the block that a key belongs to, as a cure."""
+    for name in BatonBlock.model_fields:
+        if key in _fields_at((name,)):
+            return f"it belongs in `baton.{name}`"
+    return None
+
+
 def _choices(message: str) -> list[str]:
-    listed = message.removeprefix("Input should be ")
-    return listed.replace(" or ", ", ").split(", ")
+    return message.replace(" or ", ", ").split(", ")
 
 
 def _fields_at(where: Path) -> dict[str, Any]:
