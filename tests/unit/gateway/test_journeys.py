@@ -100,21 +100,21 @@ async def test_a_prefill_that_refuses_is_left_alone_and_the_next_request_avoids_
 
 
 async def test_an_outage_of_all_prefill_engines_makes_no_storm_of_retries():
-    """1,000 requests at once: each gets its answer from decode, and what was tried in vain is at
+    """400 requests at once: each gets its answer from decode, and what was tried in vain is at
     most one leg each, and the budget's 100 and a fifth of a leg for each request on top."""
-    limit = BatonBlock(admission=Admission(max_inflight=1000, max_queue=0))
+    limit = BatonBlock(admission=Admission(max_inflight=400, max_queue=0))
     async with stack(prefill=3, settings=limit) as s:
         for engine in s.prefill:
             engine.always = Behave(status=500)
-        answers = await asyncio.gather(*(s.complete() for _ in range(1000)))
+        answers = await asyncio.gather(*(s.complete() for _ in range(400)))
         assert {status for status, _, _ in answers} == {200}
         assert {headers["x-baton-route"] for _, _, headers in answers} == {"decode_only"}
         tried = sum(len(engine.seen) for engine in s.prefill)
-        assert tried <= 1000 + 100 + 200
+        assert tried <= 400 + 100 + 80
         before = tried
-        for _ in range(100):  # afterwards hardly anybody tries
+        for _ in range(60):  # afterwards only probes try, fewer and fewer
             await s.complete()
-        assert sum(len(engine.seen) for engine in s.prefill) - before <= 10
+        assert sum(len(engine.seen) for engine in s.prefill) - before <= 20
 
 
 async def test_a_failed_prefill_is_tried_on_another_engine_first():
@@ -274,7 +274,7 @@ async def test_an_engine_that_reports_its_own_death_in_mid_stream_counts_as_brok
 
 async def test_a_stream_without_its_last_event_is_not_complete():
     """A body that ends properly is not enough."""
-    async with stack() as s:
+    async with stack(settings=BatonBlock(recovery=Recovery(resume_streams=False))) as s:
         s.decode[0].always = Behave(end_early=True)
         raw, _ = await s.stream()
         assert b'"error"' in raw.split(b"\n\n")[-2]
@@ -282,7 +282,7 @@ async def test_a_stream_without_its_last_event_is_not_complete():
 
 async def test_a_stream_that_falls_silent_ends_with_an_error_event():
     """Within the time that the settings allow."""
-    settings = BatonBlock(recovery=Recovery(stream_idle_timeout_s=2))
+    settings = BatonBlock(recovery=Recovery(stream_idle_timeout_s=0.5, resume_streams=False))
     async with stack(settings=settings) as s:
         s.decode[0].always = Behave(hang_after=2)
         raw, _ = await s.stream()
