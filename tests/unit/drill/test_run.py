@@ -33,7 +33,7 @@ class Endpoint:
         self.asked = 0
         self.metrics_status = 200
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/v1/models":
             return web.json_response({"data": [{"id": "m"}]})
         if request.path == "/metrics":
@@ -90,7 +90,7 @@ async def _drill(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("baton.drill.stage.SETTLE_S", 0.0)
     monkeypatch.setattr("baton.drill.asks.stop_in", lambda _: None)
     endpoint = Endpoint()
-    async with server(endpoint) as url:
+    async with server(endpoint.answer) as url:
         yield endpoint, Known(url)
 
 
