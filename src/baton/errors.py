@@ -5,8 +5,7 @@ Every error that a person may see gives fact, place and cure::
     BatonError                     fact, place, cure; exit status
     ├── ConfigRefused              a file that must not start: one or more faults (exit 2)
     ├── EnvironmentUnfit           this machine cannot run what is asked (exit 3)
-    │   ├── PortTaken
-    │   └── NotEnoughMemory
+    │   └── PortTaken
     ├── ModelUnavailable           a model that cannot be read, or fails its checksum
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
@@ -88,10 +87,6 @@ class EnvironmentUnfit(BatonError):
 
 class PortTaken(EnvironmentUnfit):
     """A port that Baton needs belongs to another process."""
-
-
-class NotEnoughMemory(EnvironmentUnfit):
-    """The engines would need more memory than the machine has."""
 
 
 class ModelUnavailable(BatonError):
