@@ -11,6 +11,7 @@ stdout goes to bench/results/shm_pace.json.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -81,15 +82,13 @@ def hang_ups(url: str, pair: RealPair, rng: random.Random) -> int:
     slow = 0
     for _ in range(HANG_UPS):
         patience = httpx.Timeout(60, read=rng.uniform(0.002, 0.5))
-        try:
+        with contextlib.suppress(httpx.TimeoutException):
             httpx.post(
                 f"{url}/v1/completions",
                 json=body(prompt=PROMPT * 3, max_tokens=300, stream=False),
                 headers=ALWAYS,
                 timeout=patience,
             )
-        except httpx.TimeoutException:
-            pass
         time.sleep(2)
         if held(pair):
             slow += 1
@@ -121,11 +120,8 @@ def main() -> None:
     for number in range(rounds):
         for pause_us, measured in found.items():
             measured.append(one(pause_us, number))
-    out: dict[str, Any] = {
-        "rounds": rounds,
-        "hang_ups_each": HANG_UPS,
-        "kernel": os.uname().release,
-    }
+    out: dict[str, Any] = {"rounds": rounds, "hang_ups_each": HANG_UPS}
+    out["kernel"] = os.uname().release
     for pause_us, measured in found.items():
         out[f"pause_us_{pause_us}"] = {
             name: round(statistics.median(m[name] for m in measured), 4) for name in measured[0]
