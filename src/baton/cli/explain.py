@@ -20,8 +20,8 @@ def command(rule_id: str | None) -> None:
     found = find_rule(rule_id)
     if found is None:
         near = nearest(rule_id, [rule.rule_id for rule in all_rules()])
+        guess = f"did you mean {near}? " if near else ""
         raise BatonError(
-            f"there is no rule `{rule_id}`",
-            cure=f"did you mean {near}? `baton explain` lists all rules",
+            f"there is no rule `{rule_id}`", cure=f"{guess}`baton explain` lists all rules"
         )
     click.echo(f"{found.rule_id} ({found.severity}): {found.title}\n\n{found.why}")

@@ -27,7 +27,9 @@ INTERRUPTED = 130
 @click.option("--on", type=click.Choice(["cpu"]), help="Fit a GPU file to this machine's CPU.")
 @click.option("--address", help="Join this Ray cluster instead of starting one.")
 @click.option("--name", help="Name of the deployment; the first application's by default.")
-@click.option("--port", type=int, help="Port of the endpoint, whatever the file says.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port of the endpoint, whatever the file says."
+)
 @click.option(
     "--builder",
     type=click.Choice(["baton", "ray"]),

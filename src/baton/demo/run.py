@@ -134,7 +134,9 @@ def run(
         DemoFailed: when a request gets no answer at all, so that nothing can be compared.
     """
     show = show or Show()
-    with client or httpx.Client(base_url=deployment.endpoint, timeout=REQUEST_TIMEOUT_S) as http:
+    with client or httpx.Client(
+        base_url=deployment.endpoint, timeout=REQUEST_TIMEOUT_S, trust_env=False
+    ) as http:
         return _Script(deployment, http, show).run(started_at)
 
 

@@ -63,7 +63,7 @@ def _start(
         if owner is not None:
             raise PortTaken(
                 f"port {plan.http_port} belongs to {owner}",
-                cure="end it, or set http_options.port in the file (or --port)",
+                cure=_cure_of_taken_port(plan.http_port),
             )
     head: RayHead | None = None
     try:
@@ -89,6 +89,13 @@ def _start(
     deployment = deployment.model_copy(update={"ready": True})
     state.save(deployment)
     return deployment
+
+
+def _cure_of_taken_port(port: int) -> str:
+    for other in state.everything():
+        if other.endpoint.split("/", 3)[2].rpartition(":")[2] == str(port):
+            return f"`baton down {other.name}` first, or choose another --port"
+    return "end it, or set http_options.port in the file (or --port)"
 
 
 def _update(
@@ -247,7 +254,11 @@ def _first_handoff(app: AppPlan, endpoint: str, *, progress: Progress) -> None:
         started_s = time.monotonic()
         try:
             answer = httpx.post(
-                f"{endpoint}/v1/completions", json=body, headers=headers, timeout=HANDOFF_TRIES_S
+                f"{endpoint}/v1/completions",
+                json=body,
+                headers=headers,
+                timeout=HANDOFF_TRIES_S,
+                trust_env=False,  # a proxy from the environment does not know this machine
             )
         except httpx.HTTPError as exc:
             reason = f"{type(exc).__name__}: {exc}"
@@ -291,7 +302,16 @@ def down(name: str | None) -> state.Deployment:
     deployment = state.the_one(name)
     with state.locked(deployment.name):
         if deployment.ray_pid is None:
-            _leave_cluster(deployment.ray_address, deployment.apps)
+            try:
+                _leave_cluster(deployment.ray_address, deployment.apps)
+            except DeployFailed as exc:
+                # The cluster is gone, or out of reach: its record would otherwise stay for ever.
+                state.forget(deployment.name)
+                raise DeployFailed(
+                    f"{deployment.name} is forgotten, but nothing was stopped: {exc.fact}",
+                    place=deployment.ray_address,
+                    cure="if that cluster still runs, delete the application there (serve delete)",
+                ) from exc
         else:
             end_all(deployment.marker, first_pid=deployment.ray_pid, folder=deployment.folder)
             if deployment.folder:

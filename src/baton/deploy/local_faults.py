@@ -220,6 +220,6 @@ class _Actor:
 async def _knows(client: httpx.AsyncClient, endpoint: str, engines: Sequence[EngineLease]) -> bool:
     with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
         view = (await client.get(f"{endpoint}/baton/engines")).json()["engines"]
-        ready = {e["engine_id"] for e in view if e["state"] == "ready" and not e["suspect"]}
+        ready = {e["engine_id"] for e in view if e["state"] == "ready" and e["circuit"] != "open"}
         return ready == {engine.engine_id for engine in engines}
     return False

@@ -23,7 +23,7 @@ class DeploymentView:
 
     deployment: state.Deployment
     health: str
-    """`ready`, `not ready`, `unreachable` or `gone`, with the reason behind a colon."""
+    """`ready`, `degraded`, `starting`, `not ready`, `unreachable` or `gone`, with the reason."""
     engines: tuple[EngineLease, ...] = ()
 
 
@@ -34,7 +34,7 @@ def look(deployment: state.Deployment, *, api_key: str | None = None) -> Deploym
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         with httpx.Client(
-            base_url=deployment.endpoint, timeout=TIMEOUT_S, headers=headers
+            base_url=deployment.endpoint, timeout=TIMEOUT_S, headers=headers, trust_env=False
         ) as client:
             ready = client.get("/ready")
             # An application whose prefix ends in /v1 has everything below it.
@@ -44,6 +44,11 @@ def look(deployment: state.Deployment, *, api_key: str | None = None) -> Deploym
             own = deployment.builder == "baton"
             engines = client.get(f"{below}/baton/engines") if own else None
     except httpx.HTTPError as exc:
+        if not deployment.ready:
+            return DeploymentView(
+                deployment,
+                f"starting, or its `baton up` was ended: `baton down {deployment.name}` clears it",
+            )
         return DeploymentView(deployment, f"unreachable: {type(exc).__name__}")
     leases: tuple[EngineLease, ...] = ()
     if engines is not None and engines.status_code == httpx.codes.OK:
@@ -52,9 +57,17 @@ def look(deployment: state.Deployment, *, api_key: str | None = None) -> Deploym
             leases = tuple(EngineLease.model_validate(lease) for lease in listed)
     if deployment.builder != "baton":
         return DeploymentView(deployment, "ready" if deployment.ready else "not ready")
-    if ready.status_code == httpx.codes.OK:
-        return DeploymentView(deployment, "ready", leases)
+    return DeploymentView(deployment, _health(ready), leases)
+
+
+def _health(ready: httpx.Response) -> str:
+    """What `/ready` says, in a line."""
     missing = ready.text
     with contextlib.suppress(ValueError, AttributeError):
-        missing = ", ".join(ready.json().get("missing", [])) or ready.text
-    return DeploymentView(deployment, f"not ready: {missing.strip()[:200]}", leases)
+        said = ready.json()
+        missing = ", ".join(said.get("missing", []))
+        if ready.status_code == httpx.codes.OK:
+            return f"degraded: {missing}" if missing else "ready"
+    if ready.status_code == httpx.codes.OK:
+        return "ready"
+    return f"not ready: {(missing or ready.text).strip()[:200]}"

@@ -229,7 +229,7 @@ class SimulatedStack:
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
                 view = (await self._http.get(f"{self.endpoint}/baton/engines")).json()
-                if all(e["state"] == "ready" and not e["suspect"] for e in view["engines"]):
+                if all(e["state"] == "ready" and e["circuit"] != "open" for e in view["engines"]):
                     return
             await asyncio.sleep(0.05)
         raise DeployFailed(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from baton.errors import DeployFailed, NotRunning
+from baton.errors import DeployFailed, EnvironmentUnfit, NotRunning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +47,24 @@ class Deployment(BaseModel):
 
 
 def state_dir() -> Path:
-    """The folder of the state files; made when it is not there."""
+    """The folder of the state files; made when it is not there.
+
+    Raises:
+        EnvironmentUnfit: when it cannot be made.
+    """
     chosen = os.environ.get("BATON_STATE_DIR")
     if chosen is None:
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
         chosen = str(Path(base) / "baton")
     folder = Path(chosen)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise EnvironmentUnfit(
+            f"what runs here cannot be written down: {exc.strerror}",
+            place=str(folder),
+            cure="set BATON_STATE_DIR to a folder that can be written",
+        ) from exc
     return folder
 
 

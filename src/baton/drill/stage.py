@@ -179,7 +179,9 @@ class Stage:
             for _ in range(int(READY_S / 0.1)):
                 with contextlib.suppress(Exception):
                     view = await client.get_json("/baton/engines")
-                    if all(e["state"] == "ready" and not e["suspect"] for e in view["engines"]):
+                    if all(
+                        e["state"] == "ready" and e["circuit"] != "open" for e in view["engines"]
+                    ):
                         return
                 await asyncio.sleep(0.1)
         raise NothingProved(f"{endpoint} did not have every engine ready within {READY_S:.0f} s")

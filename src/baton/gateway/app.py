@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from baton.errors import (
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("baton.gateway")
 access = logging.getLogger("baton.gateway.access")
 
+SETTLES_S = 30.0
+"""So long a gateway that has just started waits for prefill before it calls itself ready."""
 OPEN_ROUTES = frozenset({"/health", "/ready"})
 
 
@@ -118,6 +121,15 @@ class GatewayApp:
         self._client: EngineClient | None = None
         self._parts: Parts | None = None
         self._start_lock: asyncio.Lock | None = None
+        self._settles_at = time.monotonic() + SETTLES_S
+
+    def settle(self) -> None:
+        """A pair could serve: from now on decode alone is enough to be ready."""
+        self._settles_at = 0.0
+
+    def has_settled(self) -> bool:
+        """Whether a pair was seen, or has been waited for long enough."""
+        return time.monotonic() >= self._settles_at
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -125,7 +125,8 @@ async def _look_at_status(answer: EngineAnswer, engine: EngineLease) -> None:
     if failure is not None:
         raise LegFailed(failure, engine.replica_id, f"status {answer.status}")
     if answer.status >= 400:  # noqa: PLR2004
-        raise RequestRejected(answer.status, reshape(answer.status, await answer.read()))
+        raw = (await answer.read()).replace(b", 'return_token_ids': True", b"")  # we asked for them
+        raise RequestRejected(answer.status, reshape(answer.status, raw))
 
 
 async def _first_words(answer: EngineAnswer, engine: EngineLease, route: Route) -> DecodeAnswer:

@@ -22,10 +22,13 @@ async def answer(app: GatewayApp, caller: Caller, route: Route, ident: str | Non
         await caller.answer_json(200, {"status": "ok"})
     elif route.path == "/ready":
         missing = missing_for_ready(app)
-        status = 503 if missing else 200
-        await caller.answer_json(
-            status, {"status": "not ready" if missing else "ready", "missing": missing}
-        )
+        # Decode alone serves everybody, slower: a readiness probe must not take that away. Only a
+        # gateway that has just started waits a while for the other half.
+        serves = not missing or (bool(app.directory.decode_engines()) and app.has_settled())
+        if not missing:
+            app.settle()
+        said = "not ready" if not serves else "degraded" if missing else "ready"
+        await caller.answer_json(200 if serves else 503, {"status": said, "missing": missing})
     elif route.path == "/v1/models":
         cards = [model_card(app, name) for name in sorted(app.model_ids)]
         await caller.answer_json(200, {"object": "list", "data": cards})

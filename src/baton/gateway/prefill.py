@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,6 +61,20 @@ def prefill_body(body: Body, route: Route) -> Body:
     return copy
 
 
+# vLLM quotes the body that it refuses (pydantic's `input`), as Python writes a dict.
+_QUOTED_BODY = re.compile(
+    rb", 'input': \{(?:(?!, 'input': ).)*?'kv_transfer_params': \{[^{}]*\}\}", re.DOTALL
+)
+
+
+def without_our_words(raw: bytes) -> bytes:
+    """An engine's refusal without the body that it quotes, where that is ours and not the caller's.
+
+    The place, the parameter and the reason stay.
+    """
+    return _QUOTED_BODY.sub(b"", raw) if b"kv_transfer_params" in raw else raw
+
+
 def _is_valid_limit(value: Any) -> bool:
     return value is None or (type(value) is int and value >= 1)
 
@@ -87,7 +102,7 @@ async def run_prefill(
     finally:
         answer.close()
     if answer.status >= 400:  # noqa: PLR2004
-        raise RequestRejected(answer.status, reshape(answer.status, raw))
+        raise RequestRejected(answer.status, reshape(answer.status, without_our_words(raw)))
     try:
         return parse_params(msgspec.json.decode(raw), engine.replica_id)
     except (msgspec.DecodeError, PrefillFailed) as exc:

@@ -135,7 +135,11 @@ def keys_in_file(path: Path) -> list[CallerKey]:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as exc:
-        raise ConfigRefused(f"the keys cannot be read: {exc.strerror}", place=place) from exc
+        raise ConfigRefused(
+            f"auth.api_keys_file cannot be read: {exc.strerror}",
+            place=place,
+            cure="write the file, or leave auth.api_keys_file out",
+        ) from exc
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigRefused(f"is larger than {MAX_FILE_BYTES} bytes", place=place)
     try:

@@ -180,14 +180,24 @@ async def test_the_app_starts_without_lifespan_events():
 
 
 async def test_ready_says_what_is_missing():
-    """503 until a pair can serve; health stays 200."""
+    """503 until a pair could serve; later a lost prefill engine costs latency and no more."""
     async with stack() as s:
-        assert (await s.get("/ready"))[0] == 200
         s.prefill[0].healthy = False
         await s.app.directory._read()
         status, raw = await s.get("/ready")
         assert status == 503
         assert json.loads(raw)["missing"] == ["no prefill engine is ready"]
+        s.prefill[0].healthy = True
+        await s.app.directory._read()
+        assert (await s.get("/ready"))[0] == 200
+        s.prefill[0].healthy = False
+        await s.app.directory._read()
+        status, raw = await s.get("/ready")
+        assert (status, json.loads(raw)["status"]) == (200, "degraded")
+        assert json.loads(raw)["missing"] == ["no prefill engine is ready"]
+        s.decode[0].healthy = False
+        await s.app.directory._read()
+        assert (await s.get("/ready"))[0] == 503
         assert (await s.get("/health"))[0] == 200
 
 

@@ -341,3 +341,20 @@ def test_every_route_has_a_reason_and_stands_once():
 def test_the_path_below_the_prefix(path, root, prefix, expected):
     """Whether or not the server has stripped it."""
     assert local_path(path, root, prefix) == expected
+
+
+def test_a_refusal_does_not_quote_the_prefill_legs_body():
+    """vLLM quotes the body that it refuses; the caller's own words are not in there."""
+    from baton.gateway.prefill import without_our_words
+
+    raw = (
+        b"{\"error\":{\"message\":\"1 validation error:\\n  {'type': 'missing', 'loc': ('body', "
+        b"'messages'), 'msg': 'Field required', 'input': {'model': 'm', 'stream': False, "
+        b"'x': {'y': 1}, 'kv_transfer_params': {'do_remote_decode': True, "
+        b"'remote_host': None}}}\"}}"
+    )
+    kept = without_our_words(raw)
+    assert b"kv_transfer_params" not in kept
+    assert b"stream" not in kept
+    assert b"'msg': 'Field required'}" in kept
+    assert without_our_words(b"plain") == b"plain"
