@@ -19,7 +19,7 @@ import httpx
 import psutil
 
 from baton.deploy import engine_processes, serve_app
-from baton.deploy.gateways import Gateways
+from baton.deploy.gateways import Gateways, is_used
 from baton.deploy.processes import members
 from baton.deploy.ray_head import client_environment
 from baton.errors import DeployFailed, EnvironmentUnfit, NotRunning
@@ -220,6 +220,6 @@ class _Actor:
 async def _knows(client: httpx.AsyncClient, endpoint: str, engines: Sequence[EngineLease]) -> bool:
     with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
         view = (await client.get(f"{endpoint}/baton/engines")).json()["engines"]
-        ready = {e["engine_id"] for e in view if e["state"] == "ready" and not e["suspect"]}
+        ready = {engine["engine_id"] for engine in view if is_used(engine)}
         return ready == {engine.engine_id for engine in engines}
     return False

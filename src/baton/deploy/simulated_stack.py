@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from baton.deploy.gateways import Gateways, no_engine_of
+from baton.deploy.gateways import Gateways, is_used, no_engine_of
 from baton.deploy.own_process import OwnProcess
 from baton.errors import DeployFailed
 from baton.spec.lease import EngineLease
@@ -229,7 +229,7 @@ class SimulatedStack:
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
                 view = (await self._http.get(f"{self.endpoint}/baton/engines")).json()
-                if all(e["state"] == "ready" and not e["suspect"] for e in view["engines"]):
+                if all(is_used(engine) for engine in view["engines"]):
                     return
             await asyncio.sleep(0.05)
         raise DeployFailed(

@@ -63,6 +63,11 @@ class Result:
         return "failed" if self.lost else "held"
 
 
+def is_used(engine: Mapping[str, Any]) -> bool:
+    """Whether a gateway gives this engine of its `/baton/engines` requests as to any other."""
+    return bool(engine["state"] == "ready" and engine["circuit"] == "closed")
+
+
 class NothingProved(Exception):
     """The fault did not really happen, or nothing was there to be disturbed."""
 
@@ -179,7 +184,7 @@ class Stage:
             for _ in range(int(READY_S / 0.1)):
                 with contextlib.suppress(Exception):
                     view = await client.get_json("/baton/engines")
-                    if all(e["state"] == "ready" and not e["suspect"] for e in view["engines"]):
+                    if all(is_used(engine) for engine in view["engines"]):
                         return
                 await asyncio.sleep(0.1)
         raise NothingProved(f"{endpoint} did not have every engine ready within {READY_S:.0f} s")
