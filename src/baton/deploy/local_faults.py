@@ -109,8 +109,8 @@ class LocalFaults:
 
     def cannot(self, fault: str) -> str | None:
         """Why a fault is not to be had in a deployment."""
-        if fault == "expire_leases":
-            return "a real engine's KV leases end by its own clock; nothing outside can end them"
+        if fault == "outlast_lease":
+            return "Ray Serve replaces a replica that is silent for as long as a KV lease lasts"
         if fault == "lose_directory" and self._directory_process() is None:
             return "the directory's process is not on this machine"
         return None
@@ -149,10 +149,6 @@ class LocalFaults:
             f"Ray Serve started no new {engine.role} engine within {_READY_S:.0f} s",
             cure="look: baton status",
         )
-
-    async def expire_leases(self, engine: EngineLease) -> None:
-        """Never asked for: see `cannot`."""
-        raise DeployFailed(f"the KV leases of {engine.url} cannot be ended from outside")
 
     @contextlib.asynccontextmanager
     async def rewired(self, urls: Mapping[str, str]) -> AsyncIterator[str]:
