@@ -13,7 +13,6 @@ import psutil
 
 from baton.deploy import engine_processes
 from baton.deploy.gateways import Gateways
-from baton.errors import DeployFailed
 from baton.spec.lease import EngineLease
 from baton.spec.schema import Admission, BatonBlock, Disaggregate, Logging
 from tests import real_engines
@@ -50,7 +49,8 @@ class RealFaults:
         self._folder = folder
         self._restarts = restarts
         self._dead: set[str] = set()
-        self._gateways = Gateways(folder, SETTINGS)
+        recovery = SETTINGS.recovery.model_copy(update={"kv_lease_s": float(kv_lease_s)})
+        self._gateways = Gateways(folder, SETTINGS.model_copy(update={"recovery": recovery}))
         self.kv_lease_s = float(kv_lease_s)
         self.endpoint = ""
 
@@ -62,8 +62,6 @@ class RealFaults:
         self._gateways.end_all()
 
     def cannot(self, fault: str) -> str | None:
-        if fault == "expire_leases":
-            return "a real engine's KV leases end by its own clock"
         return None
 
     async def engines(self) -> Sequence[EngineLease]:
@@ -117,9 +115,6 @@ class RealFaults:
         self._engines[self._engines.index(engine)] = again
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(real_engines._wait_until_healthy, again, loop.time() + 300)
-
-    async def expire_leases(self, engine: EngineLease) -> None:
-        raise DeployFailed("never asked for")
 
     @contextlib.asynccontextmanager
     async def rewired(self, urls: Mapping[str, str]) -> AsyncIterator[str]:

@@ -183,6 +183,11 @@ class _Book:
         writer.close()
 
 
+def is_used(engine: Mapping[str, Any]) -> bool:
+    """Whether a gateway gives this engine of its `/baton/engines` requests as to any other."""
+    return bool(engine["state"] == "ready" and engine["circuit"] == "closed")
+
+
 def no_engine_of(url: str, engines: Sequence[Any]) -> DeployFailed:
     """The error for an engine that is not of this deployment."""
     known = ", ".join(engine.url for engine in engines) or "none"

@@ -19,7 +19,7 @@ import httpx
 import psutil
 
 from baton.deploy import engine_processes, serve_app
-from baton.deploy.gateways import Gateways
+from baton.deploy.gateways import Gateways, is_used
 from baton.deploy.processes import members
 from baton.deploy.ray_head import client_environment
 from baton.errors import DeployFailed, EnvironmentUnfit, NotRunning
@@ -109,8 +109,8 @@ class LocalFaults:
 
     def cannot(self, fault: str) -> str | None:
         """Why a fault is not to be had in a deployment."""
-        if fault == "expire_leases":
-            return "a real engine's KV leases end by its own clock; nothing outside can end them"
+        if fault == "outlast_lease":
+            return "Ray Serve replaces a replica that is silent for as long as a KV lease lasts"
         if fault == "lose_directory" and self._directory_process() is None:
             return "the directory's process is not on this machine"
         return None
@@ -149,10 +149,6 @@ class LocalFaults:
             f"Ray Serve started no new {engine.role} engine within {_READY_S:.0f} s",
             cure="look: baton status",
         )
-
-    async def expire_leases(self, engine: EngineLease) -> None:
-        """Never asked for: see `cannot`."""
-        raise DeployFailed(f"the KV leases of {engine.url} cannot be ended from outside")
 
     @contextlib.asynccontextmanager
     async def rewired(self, urls: Mapping[str, str]) -> AsyncIterator[str]:
@@ -220,6 +216,6 @@ class _Actor:
 async def _knows(client: httpx.AsyncClient, endpoint: str, engines: Sequence[EngineLease]) -> bool:
     with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
         view = (await client.get(f"{endpoint}/baton/engines")).json()["engines"]
-        ready = {e["engine_id"] for e in view if e["state"] == "ready" and e["circuit"] != "open"}
+        ready = {engine["engine_id"] for engine in view if is_used(engine)}
         return ready == {engine.engine_id for engine in engines}
     return False

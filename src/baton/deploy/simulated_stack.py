@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from baton.deploy.gateways import Gateways, no_engine_of
+from baton.deploy.gateways import Gateways, is_used, no_engine_of
 from baton.deploy.own_process import OwnProcess
 from baton.errors import DeployFailed
 from baton.spec.lease import EngineLease
@@ -33,18 +33,21 @@ if TYPE_CHECKING:
     from baton.spec.schema import Role
 
 MODEL_ID = "simulated"
+KV_LEASE_S = 7.0
+"""A quarter of vLLM's: two scenarios wait for its end."""
 SETTINGS = BatonBlock(
     # Each request is handed over, whatever it costs: that is what is drilled.
     disaggregate=Disaggregate(mode="always"),
     # Shorter than anybody would serve with, so that a hang is over while the drill watches.
     recovery=Recovery(
-        prefill_timeout_s=3.0, decode_first_byte_timeout_s=4.0, request_timeout_s=60.0
+        prefill_timeout_s=3.0,
+        decode_first_byte_timeout_s=10.0,  # longer than the lease, as it is by default
+        request_timeout_s=60.0,
+        kv_lease_s=KV_LEASE_S,
     ),
     admission=Admission(max_inflight=512),
     logging=Logging(level="warning"),
 )
-KV_LEASE_S = 10.0
-"""A third of vLLM's: one scenario waits for its end."""
 # Slow enough that prefill has a queue and an answer takes seconds, fast enough for three minutes.
 _ENGINE = (
     *("--prefill-tokens-per-s", "20000", "--tpot-ms", "25", "--handoff-gbps", "5"),
@@ -189,17 +192,6 @@ class SimulatedStack:
         self._engines[number] = await self._start(engine.role, number, engine.url)
         return self._engines[number].lease
 
-    async def expire_leases(self, engine: EngineLease) -> None:
-        """The simulated engine's own fault of that name."""
-        await self._faults(engine, ["expire_leases"])
-
-    async def _faults(self, engine: EngineLease, faults: list[str]) -> None:
-        try:
-            answer = await self._http.post(f"{engine.url}/sim/faults", json={"faults": faults})
-            answer.raise_for_status()
-        except httpx.HTTPError as exc:
-            raise DeployFailed(f"{engine.url} took no fault: {exc!r}") from exc
-
     def rewired(self, urls: Mapping[str, str]) -> contextlib.AbstractAsyncContextManager[str]:
         """A gateway that reaches the engines by other addresses."""
         return self._gateways.rewired(self._alive(), urls)
@@ -229,7 +221,7 @@ class SimulatedStack:
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
                 view = (await self._http.get(f"{self.endpoint}/baton/engines")).json()
-                if all(e["state"] == "ready" and e["circuit"] != "open" for e in view["engines"]):
+                if all(is_used(engine) for engine in view["engines"]):
                     return
             await asyncio.sleep(0.05)
         raise DeployFailed(

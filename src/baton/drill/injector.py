@@ -16,7 +16,7 @@ Fault = Literal[
     "kill_core",  # its EngineCore alone
     "freeze",  # it accepts connections and never answers
     "restart",  # it ends, and another starts in the same place with a new engine_id
-    "expire_leases",  # every offer of KV that nobody has taken ends now
+    "outlast_lease",  # it stays frozen for longer than prefill keeps KV for it
     "rewire",  # a gateway that reaches its engines by other addresses
     "kill_gateway",  # SIGKILL for one of two gateways
     "lose_directory",  # gateways cannot read who serves
@@ -80,9 +80,6 @@ class Injector(Protocol):
 
     async def restart(self, engine: EngineLease) -> EngineLease:
         """End the engine and start another in its place; returns once that one answers."""
-
-    async def expire_leases(self, engine: EngineLease) -> None:
-        """End all offers of KV that wait on this prefill engine."""
 
     def rewired(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[str]:
         """A further gateway that reaches each engine at `urls[its url]`; gives its endpoint."""

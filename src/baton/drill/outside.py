@@ -65,10 +65,6 @@ class Outside:
         """Refused."""
         raise _refused(engine)
 
-    async def expire_leases(self, engine: EngineLease) -> NoReturn:
-        """Refused."""
-        raise _refused(engine)
-
     def rewired(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[str]:
         """Refused."""
         raise _refused(urls)

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from baton.spec.lease import EngineLease
     from baton.spec.schema import Role
 
-HANG_S = 6.0
+HANG_S = 5.0
 RESUMED = "baton_resumed_streams_total"
 _DELAY_S = 0.03
 _BYTES_PER_S = 256_000.0
 _OPEN_S = 30.0
+_LATE_S = 10.0
+_REUSED_S = 1.0
 _PLAIN = 4
 _MOMENTS = 60
 
@@ -121,11 +123,12 @@ async def _restart_prefill(stage: Stage) -> None:
 
 
 async def _hang(stage: Stage, role: Role) -> None:
-    async with _busy_load(stage) as load:
+    async with _busy_load(stage) as load, contextlib.AsyncExitStack() as stack:
         victim, _ = await stage.busy_engine(role, load)
         await stage.injector.freeze(victim)
         try:
             stage.struck(f"{victim.url} was frozen")
+            await stack.enter_async_context(_newcomers(stage))
             asked = 0
             for _ in range(50):
                 asked = max(asked, await stage.inflight(load, victim))
@@ -223,17 +226,22 @@ async def _lease_expiry(stage: Stage) -> None:
         return sum([value_in(await stage.gauges.page(e), EXPIRED) for e in engines])
 
     before = await expired()
-    async with _busy_load(stage) as load:
-        await load.ended(4, seconds=_OPEN_S)
-        for number in range(40):
-            for engine in engines:
-                await stage.injector.expire_leases(engine)
-            if number == 0:
-                stage.struck("the leases on all KV that waited were ended, 40 times")
-            await load.until(lambda: False, seconds=0.1)
-        ended = await expired() - before
-        stage.need(ended, "no KV waited in any of these moments")
-        stage.result.proof.append(f"{ended:.0f} offers of KV lost their lease")
+    async with _busy_load(stage) as load, contextlib.AsyncExitStack() as stack:
+        victim, _ = await stage.busy_engine("decode", load)
+        await stage.injector.freeze(victim)
+        try:
+            stage.struck(f"{victim.url} was frozen")
+            await stack.enter_async_context(_newcomers(stage))
+            ended = 0.0
+            while not ended and stage.since_fault_s() < stage.injector.kv_lease_s + _LATE_S:
+                await load.until(lambda: False, seconds=0.5)
+                ended = await expired() - before
+            # Long enough that other prompts are written where that KV was.
+            await load.until(lambda: False, seconds=_REUSED_S)
+        finally:
+            await stage.injector.thaw(victim)
+        stage.need(ended, "no KV was waiting when its lease ended")
+        stage.result.proof.append(f"{ended:.0f} offers of KV lost their lease before it went on")
         await stage.watch(load, at_least=stage.streams // 2)
 
 
@@ -246,6 +254,12 @@ async def _busy_load(stage: Stage, *endpoints: str) -> AsyncIterator[Load]:
     ) as load:
         await load.ended(2, seconds=_OPEN_S)
         yield load
+
+
+def _newcomers(stage: Stage) -> contextlib.AbstractAsyncContextManager[Load]:
+    """As many again, all at once: a gateway that counts would ask the others only otherwise."""
+    workers = max(4, stage.streams // 4)
+    return stage.load(streamed=workers, plain=workers)
 
 
 @contextlib.asynccontextmanager
@@ -343,8 +357,9 @@ ALL: tuple[Scenario, ...] = (
     ),
     Scenario(
         "lease-expiry",
-        "the leases on KV that waits for decode end",
+        "decode freezes until the lease on the KV that waits for it has ended",
         _lease_expiry,
-        (*_SEE, "expire_leases"),
+        (*_SEE, "outlast_lease"),
+        others=("decode",),
     ),
 )

@@ -63,6 +63,11 @@ class Result:
         return "failed" if self.lost else "held"
 
 
+def is_used(engine: Mapping[str, Any]) -> bool:
+    """Whether a gateway gives this engine of its `/baton/engines` requests as to any other."""
+    return bool(engine["state"] == "ready" and engine["circuit"] == "closed")
+
+
 class NothingProved(Exception):
     """The fault did not really happen, or nothing was there to be disturbed."""
 
@@ -101,7 +106,7 @@ class Stage:
         self.headers = headers
         self.settle_s = SETTLE_S
         self.result = Result(name)
-        self._judged: list[Judged] = []
+        self._counted: list[Sequence[Judged]] = []
         self._fault_at: float | None = None
 
     @contextlib.asynccontextmanager
@@ -123,7 +128,7 @@ class Stage:
         ]
         async with client:
             load = Load(client, groups, seed=self.seed)
-            self._judged = load.judged
+            self._counted.append(load.judged)
             async with load:
                 yield load
 
@@ -179,9 +184,7 @@ class Stage:
             for _ in range(int(READY_S / 0.1)):
                 with contextlib.suppress(Exception):
                     view = await client.get_json("/baton/engines")
-                    if all(
-                        e["state"] == "ready" and e["circuit"] != "open" for e in view["engines"]
-                    ):
+                    if all(is_used(engine) for engine in view["engines"]):
                         return
                 await asyncio.sleep(0.1)
         raise NothingProved(f"{endpoint} did not have every engine ready within {READY_S:.0f} s")
@@ -200,30 +203,31 @@ class Stage:
 
     def count_hang_ups(self, judged: Sequence[Judged]) -> None:
         """Count requests that the load did not send."""
-        self._judged = [*self._judged, *judged]
+        self._counted.append(judged)
 
     async def conclude(self) -> None:
         """Count, then look at the KV that is left. The load has ended."""
         result = self.result
-        verdicts = Counter(one.verdict for one in self._judged)
-        result.requests = len(self._judged)
+        everything = [one for judged in self._counted for one in judged]
+        verdicts = Counter(one.verdict for one in everything)
+        result.requests = len(everything)
         result.errors = verdicts["error"]
         result.broken_streams = verdicts["broken"]
         result.mismatched_answers = verdicts["mismatch"]
-        bad = [one for one in self._judged if one.verdict != "right"]
+        bad = [one for one in everything if one.verdict != "right"]
         result.examples = [
             f"{one.verdict}: {one.case.ask.name}: {one.detail}" for one in bad[:_EXAMPLES]
         ]
-        streams = [one.seen for one in self._judged if one.case.ask.streamed]
+        streams = [one.seen for one in everything if one.case.ask.streamed]
         if streams:
             self.note("longest_gap_s", max(seen.longest_gap_s for seen in streams))
-        if retried := sum(one.seen.retried for one in self._judged):
+        if retried := sum(one.seen.retried for one in everything):
             self.note("retried_requests", retried)
-        if fallbacks := sum(one.seen.fallback for one in self._judged):
+        if fallbacks := sum(one.seen.fallback for one in everything):
             self.note("fallbacks", fallbacks)
         if self._fault_at is None:
             result.recovery_s = None if result.problem else 0.0
-        elif (at := self._recovered(self._judged)) is not None:
+        elif (at := self._recovered(everything)) is not None:
             result.recovery_s = round(at - self._fault_at, 3)
         elif not result.problem:
             result.problem = "no request that was sent after the fault was answered right"

@@ -173,7 +173,7 @@ async def test_a_service_that_never_recovers_fails(monkeypatch):
 async def test_what_the_injector_cannot_do_is_skipped_with_its_reason(monkeypatch):
     """Never silently, and never as a success."""
     async with _drill(monkeypatch) as (_, injector):
-        results = await run(injector, [_named("kill-prefill"), _named("lease-expiry")], FEW)
+        results = await run(injector, [_named("kill-prefill"), _named("slow-network")], FEW)
     assert [result.skipped for result in results] == ["not here", "not here"]
     assert {result.verdict for result in results} == {"skipped"}
     assert as_data(results)["scenarios"][0]["skipped"] == "not here"
