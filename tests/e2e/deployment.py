@@ -80,6 +80,11 @@ def app(
 
 
 @dataclass
+def listen_to_ctrl_c() -> None:
+    """For a child that is to be interrupted."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Baton:
     """The command, with its own state folder and files."""
 
@@ -106,6 +111,8 @@ class Baton:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A run in the background of a shell ignores Ctrl-C, and so would its children.
+            preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
         )
 
     def run(self, *arguments: str, timeout_s: float = 400.0) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ import pytest
 
 from baton.demo.tiny_model import make_tiny_model
 from baton.deploy.processes import MARKER, end_all, free_port
-from tests.e2e.deployment import Baton, app, wait_for
+from tests.e2e.deployment import Baton, app, listen_to_ctrl_c, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +107,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             run = subprocess.Popen(
                 [str(serve), "run", "--address", ray.address, str(file)],
                 env=ray.environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
+                preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
             )  # fmt: skip
         try:
             seen.by_serve_run = wait_for("an answer", lambda: _answers(base, baton), seconds=400)

@@ -39,7 +39,13 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A run in the background of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=_listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
     )
+
+
+def _listen_to_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def check_fields(fields: Fields, value: dict[Any, Any], path: Path, name: str) -
             if not catalog.is_open(name):
                 yield unknown_key(key, list(fields), (*path, key), name)
             continue
-        if item is None and (catalog.takes_null(entry) or key in catalog.NULL_IS_TAKEN):
+        if item is None and catalog.takes_null(entry):
             continue
         yield from check_value(entry["type"], item, (*path, key))
 

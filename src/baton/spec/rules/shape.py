@@ -221,7 +221,10 @@ def engine_values(app: AppView) -> Iterator[Finding]:
             )
         for key, value in role.engine.items():
             entry = known.get(key) if isinstance(key, str) else None
-            if entry is None or (value is None and catalog.takes_null(entry)):
+            null = value is None and entry is not None
+            if entry is None or (
+                null and (catalog.takes_null(entry) or key in catalog.NULL_IS_TAKEN)
+            ):
                 continue
             yield from check_value(_with_registry(key, entry), value, role.engine_at(key))
 
