@@ -79,12 +79,12 @@ def app(
     }
 
 
-@dataclass
 def listen_to_ctrl_c() -> None:
     """For a child that is to be interrupted."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@dataclass
 class Baton:
     """The command, with its own state folder and files."""
 
