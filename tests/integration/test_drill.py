@@ -51,9 +51,9 @@ def _listen_to_ctrl_c() -> None:
 @contextlib.contextmanager
 def _nothing_left() -> Iterator[None]:
     """No process of the drill's and no folder, however it ended."""
-    before = set(Path(tempfile.gettempdir()).glob("bt-drill-*"))
+    before = set(Path(tempfile.gettempdir()).glob("baton-drill-*"))
     yield
-    assert set(Path(tempfile.gettempdir()).glob("bt-drill-*")) <= before
+    assert set(Path(tempfile.gettempdir()).glob("baton-drill-*")) <= before
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from baton.drill.stage import Result
 
 INTERRUPTED = 130
+
+
+class _Ended(Exception):
+    """A SIGTERM came, and everything has been unwound."""
+
+
 _NOT_KNOWN = "not seen"
 
 
@@ -96,7 +102,7 @@ def command(  # noqa: PLR0917  (click passes by name)
     options = Options(streams=streams, seed=seed, headers=headers)
     try:
         results = asyncio.run(_run(_target(name, engines, url, headers), chosen, options))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except (KeyboardInterrupt, _Ended):
         click.echo("interrupted: everything that the drill started has been ended", err=True)
         sys.exit(INTERRUPTED)
     _conclude(results, json_file)
@@ -154,10 +160,25 @@ async def _run(
     from baton.drill.run import run
 
     me = asyncio.current_task()
-    if me is not None:  # Ctrl-C is asyncio.run's own; a SIGTERM unwinds in the same way.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
-    async with target as injector:
-        return await run(injector, scenarios, options, tell=lambda line: click.echo(line, err=True))
+    told = False
+
+    def end() -> None:
+        nonlocal told
+        told = True
+        if me is not None:
+            me.cancel()
+
+    # Ctrl-C is asyncio.run's own; a SIGTERM unwinds in the same way.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+    try:
+        async with target as injector:
+            return await run(
+                injector, scenarios, options, tell=lambda line: click.echo(line, err=True)
+            )
+    except asyncio.CancelledError:
+        if told:
+            raise _Ended from None
+        raise
 
 
 def _conclude(results: list[Result], json_file: Path | None) -> None:

@@ -87,7 +87,7 @@ class LocalFaults:
             if snapshot.engine_secret is not None:
                 self.engine_headers[SECRET_HEADER] = snapshot.engine_secret
             folder = Path(
-                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bt-drill-"))
+                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-drill-"))
             )
             self._gateways = Gateways(folder, _SETTINGS, snapshot.engine_secret)
             self._stack.callback(self._gateways.end_all)

@@ -80,7 +80,7 @@ class SimulatedStack:
     ) -> None:
         wanted: tuple[tuple[Role, int], ...] = (("prefill", prefill), ("decode", decode))
         self._roles = [role for role, count in wanted for _ in range(count)]
-        self._temporary = tempfile.TemporaryDirectory(prefix="bt-drill-")
+        self._temporary = tempfile.TemporaryDirectory(prefix="baton-drill-")
         self.folder = Path(self._temporary.name)
         self._engines: list[_Engine] = []
         self._started: list[OwnProcess] = []

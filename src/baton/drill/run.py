@@ -38,7 +38,7 @@ class Options:
     """
 
     streams: int = 50
-    spare: float = 0.25
+    spare: float = 0.4
     seed: int = 1
     cases: int = 36
     prompt_words: tuple[int, int] = (30, 150)
