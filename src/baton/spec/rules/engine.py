@@ -113,8 +113,8 @@ JUDGED_BY_VLLM = frozenset(
         "data_parallel_start_rank", "device_ids",
         "enable_batch_sharded_sampling", "enable_dbo", "enable_elastic_ep", "enable_eplb",
         "enable_expert_parallel", "eplb_config", "nnodes", "node_rank", "numa_bind_cpus",
-        "numa_bind_nodes", "offload_backend", "offload_group_size", "offload_num_in_group", "ray_workers_use_nsight",
-        "ubatch_size",
+        "numa_bind_nodes", "offload_backend", "offload_group_size", "offload_num_in_group",
+        "ray_workers_use_nsight", "ubatch_size",
         # fault tolerance, memory, replay
         "enable_cumem_allocator", "enable_fault_tolerance", "enable_sleep_mode",
         "enable_trace_replay", "fault_tolerance_config", "kv_offloading_backend",
