@@ -9,9 +9,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +94,11 @@ def _answers(base: str, baton: Baton) -> httpx.Response | None:
     return answer if answer.status_code == httpx.codes.OK else None
 
 
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("foreign")
@@ -114,6 +121,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         finally:
             run.send_signal(signal.SIGINT)
             run.wait(timeout=300)
+        # Its controller is killed a moment after the command has ended.
+        wait_for("Serve to end", lambda: not _listens(baton.port), seconds=120)
+        time.sleep(5)
         seen.up = baton.run("up", str(file), "--address", ray.address)
         seen.by_baton_up = _answers(base, baton)
         seen.down = baton.run("down")

@@ -109,10 +109,21 @@ def deploy(config: dict[str, Any]) -> None:
 
 
 def view(app: str) -> AppView:
-    """What Serve says of an application now."""
-    from ray import serve  # noqa: PLC0415
+    """What Serve says of an application now.
 
-    overview = serve.status().applications.get(app)
+    Raises:
+        DeployFailed: Serve itself has ended, or was ended by somebody else.
+    """
+    from ray import serve  # noqa: PLC0415
+    from ray.exceptions import RayError  # noqa: PLC0415
+
+    try:
+        overview = serve.status().applications.get(app)
+    except RayError as exc:
+        raise DeployFailed(
+            f"Ray Serve ended while {app} was being deployed: {type(exc).__name__}",
+            cure="somebody ended Serve on this cluster; run `baton up` again",
+        ) from exc
     if overview is None:
         return AppView("NOT_STARTED", "")
     return AppView(
