@@ -98,9 +98,7 @@ def fuzz(engines: Sequence[EngineLease], folder: Path, *, count: int, warm_up: i
         seen.fds_after = watched.num_fds()
         seen.gateway_after = httpx.get(f"{url}/metrics").text
         for engine in engines:
-            # Real engines write their gauges with the next step; and an answer that was on its way
-            # when its caller cut the line leaves KV to its lease of 30 s.
-            for _ in range(80):
+            for _ in range(20):  # real engines write their gauges with the next step
                 page = httpx.get(f"{engine.url}/metrics").text
                 if not blocks_in(page) and not value_in(page, RUNNING):
                     break

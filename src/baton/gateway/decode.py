@@ -68,14 +68,25 @@ class DecodeAnswer:
     """A decode engine's answer that is worth handing on.
 
     `held` is what was read before that was clear. For an answer that is not streamed it is all.
-    `first_byte_at` is on the clock of `time.perf_counter`.
+    `first_byte_at` is on the clock of `time.perf_counter`. `refused`: a stream whose first event
+    is the engine's refusal of the request.
     """
 
-    __slots__ = ("_answer", "content_type", "engine", "first_byte_at", "held", "status", "streamed")
+    __slots__ = (
+        "_answer", "content_type", "engine", "first_byte_at", "held", "refused", "status",
+        "streamed",
+    )  # fmt: skip
 
     def __init__(
-        self, answer: EngineAnswer, engine: EngineLease, held: bytes, first_byte_at: float
+        self,
+        answer: EngineAnswer,
+        engine: EngineLease,
+        held: bytes,
+        first_byte_at: float,
+        *,
+        refused: bool = False,
     ) -> None:
+        self.refused = refused
         self._answer = answer
         self.engine = engine
         self.held = held
@@ -147,7 +158,7 @@ async def _first_words(answer: EngineAnswer, engine: EngineLease, route: Route) 
         raise LegFailed("error_event", engine.replica_id, "the stream ended without an answer")
     if status is not None and status >= 500:  # noqa: PLR2004
         raise LegFailed("error_event", engine.replica_id, f"status {status} in the first event")
-    return DecodeAnswer(answer, engine, held, first_byte_at)
+    return DecodeAnswer(answer, engine, held, first_byte_at, refused=status is not None)
 
 
 def says_something(held: bytes, route: Route) -> bool:

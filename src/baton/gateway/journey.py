@@ -268,7 +268,7 @@ class Journey:
             raise LegFailed("timeout", engine.replica_id)
         try:
             handoff.answered(leg.result())
-        except (LegFailed, RequestRejected) as failure:
+        except Exception as failure:
             parts.releases.give_up(handoff, event_of(failure))
             raise
         return handoff
@@ -300,6 +300,11 @@ class Journey:
             raise
         offer.move(Event.ASKED)
         answer = await self._decode(engine, attempt)
+        if answer.refused:
+            # vLLM's own clean-up has ended by the time a stream refuses.
+            self._parts.releases.give_up(offer, Event.REFUSED)
+            return answer
+        offer.move(Event.TOOK)
         if not engines_guard(offer.params, engine):
             await lease.refuse_late_answer(answer.close)
         return answer
@@ -349,8 +354,6 @@ class Journey:
             if offer is not None:
                 parts.releases.give_up(offer, Event.FAILED, not_through=engine.replica_id)
             raise
-        if offer is not None:
-            offer.move(Event.TOOK)
         self.stage = "decode"
         if answer.streamed:
             timeline.add(

@@ -360,3 +360,14 @@ async def test_an_error_after_a_sign_of_life_is_an_event() -> None:
         told = await p.told(path, body)
     assert told.error is not None
     assert told.events[-1]["error"]["type"]
+
+
+async def test_a_refusal_inside_a_stream_leaves_no_kv_behind() -> None:
+    """vLLM refuses some values only when it has answered 200, and lets nothing go then."""
+    body = {**GREEDY, "prompt": PROMPT, "logprobs": 40}
+    async with pair(1) as p:
+        told = await p.told("/v1/completions", body, x_baton_disaggregate="always")
+        assert told.error is not None
+        assert told.error["code"] == 400
+        assert p.app.timelines.as_list()[0]["route"] == "pd"
+        await until(lambda: p.prefill.core.pool.leases == 0, seconds=3)
