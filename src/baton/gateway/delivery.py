@@ -125,7 +125,7 @@ async def _deliver_stream(
 
     timed = _timed(caller)
     ended_at = await relay(
-        FirstHand(answer, resumer.transcript),
+        FirstHand(answer, resumer.transcript if resumer.keeps else None),
         caller,
         journey.ask.route,
         attention=attention,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
 
+COMPLETING = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Routes whose streams can go on from another engine."""
 GREEDY_BELOW = 1e-5
 """vLLM 0.29 samples greedily below this temperature (`_SAMPLING_EPS`, vllm/sampling_params.py)."""
 
@@ -83,20 +85,27 @@ class Means:
         return "; ".join(filter(None, (self.why_not_continue, self.why_not_replay)))
 
 
-def means_of(body: Body, route: Route) -> Means:
-    """What a stream of this request allows should its engine die."""
-    if route.path not in ("/v1/chat/completions", "/v1/completions"):
+def means_of(body: Body, route: Route, why_alone: str | None) -> Means:
+    """What a stream of this request allows should its engine die.
+
+    Args:
+        body: The caller's request.
+        route: Its route.
+        why_alone: What `why_decode_alone` said of it; it is not asked twice.
+    """
+    if route.path not in COMPLETING:
         why = f"events of {route.path} carry ids and numbers that another engine would not repeat"
         return Means(False, False, why)
-    why_continue = _why_not_continue(body)
+    why_continue = _why_not_continue(body, why_alone)
     why_replay = _why_not_replay(body)
     return Means(why_continue is None, why_replay is None, why_continue, why_replay)
 
 
-def _why_not_continue(body: Body) -> str | None:
-    unfit = why_decode_alone(body, "always")
-    if unfit is not None:
-        return f"{unfit}: not one prompt of tokens with one answer"
+def _why_not_continue(body: Body, why_alone: str | None) -> str | None:
+    if why_alone == "mode_never":  # said before anything else was looked at
+        why_alone = why_decode_alone(body, "always")
+    if why_alone not in (None, "short_prompt"):
+        return f"{why_alone}: not one prompt of tokens with one answer"
     for key, value in body.items():
         if value is None or key in KEPT or key in COUNTED or key in SPENT:
             continue

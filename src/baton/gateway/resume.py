@@ -16,7 +16,7 @@ from baton.errors import GatewayError, LegFailed
 from baton.gateway.journey import Ask, Journey, leg_headers
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import encode_body
-from baton.gateway.resumable import continuation, means_of
+from baton.gateway.resumable import COMPLETING, continuation, means_of
 from baton.gateway.routes import lookup
 from baton.gateway.sources import Continued, Rewritten, Written, find_places, head_of
 from baton.gateway.transcript import Transcript, parse_event, write_event
@@ -51,8 +51,10 @@ class Resumer:
         body = ask.body or {}
         self._parts, self._ask, self._timeline = parts, ask, timeline
         self._body = body
-        self.means = means_of(body, ask.route)
-        self.asks_ids = self.means.continues and parts.settings.resume_streams
+        self.means = means_of(body, ask.route, ask.why_alone)
+        self.keeps = parts.settings.resume_streams and ask.route.path in COMPLETING
+        """Whether the stream's transcript is worth keeping: its route can be resumed."""
+        self.asks_ids = self.keeps and self.means.continues
         self.transcript = Transcript(
             asks_ids=self.asks_ids, shows_ids=bool(body.get("return_token_ids"))
         )
@@ -115,8 +117,8 @@ class Resumer:
         transcript = self.transcript
         if not self._parts.settings.resume_streams:
             raise CannotResume("recovery.resume_streams is off")
-        if self._ask.body is None or self._ask.route.path not in _COMPLETING:
-            raise CannotResume(self.means.why_not or "this route cannot be resumed")
+        if not self.keeps:
+            raise CannotResume(self.means.why_not)
         said = transcript.said()
         last = parse_event(transcript.tail[-1]) if transcript.tail else None
         if last is not None and _is_usage(last):
@@ -250,9 +252,6 @@ class Resumer:
         self._journey = journey
         self._timeline.decode_engine = answer.engine.replica_id
         return answer
-
-
-_COMPLETING = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 
 def _is_usage(event: dict[str, Any]) -> bool:

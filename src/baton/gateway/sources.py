@@ -97,16 +97,15 @@ def head_of(transcript: Transcript) -> dict[str, Any]:
     return {key: first[key] for key in ("id", "object", "created", "model") if key in first}
 
 
-class FirstHand:
-    """The first engine's own stream; token ids are kept and taken out."""
+class _OfAnEngine:
+    """What an engine's answer says, whole events at a time."""
 
-    __slots__ = ("_answer", "_held", "_transcript", "_whole")
+    __slots__ = ("_answer", "_held", "_whole")
 
-    def __init__(self, answer: DecodeAnswer, transcript: Transcript | None) -> None:
+    def __init__(self, answer: DecodeAnswer) -> None:
         self._answer = answer
         self._held: bytes | None = answer.held
         self._whole = WholeEvents()
-        self._transcript = transcript
 
     @property
     def engine_id(self) -> str:
@@ -115,22 +114,39 @@ class FirstHand:
     def close(self) -> None:
         self._answer.close()
 
-    async def next_events(self) -> bytes:
+    async def _whole_events(self) -> bytes:
         while True:
-            held = self._held
-            if held is None:
+            chunk = self._held
+            if chunk is None:
                 chunk = await self._answer.next_chunk()
             else:
-                chunk, self._held = held, None
+                self._held = None
             if not chunk:
                 if self._whole.rest():
                     raise LegFailed("truncated", self.engine_id, "half an event")
                 return b""
             events = self._whole.feed(chunk)
-            if events and self._transcript is not None:
-                events = self._transcript.feed(events)
             if events:
                 return events
+
+
+class FirstHand(_OfAnEngine):
+    """The first engine's own stream. With a transcript, token ids are kept and taken out."""
+
+    __slots__ = ("_transcript",)
+
+    def __init__(self, answer: DecodeAnswer, transcript: Transcript | None) -> None:
+        super().__init__(answer)
+        self._transcript = transcript
+
+    async def next_events(self) -> bytes:
+        if self._transcript is None:
+            return await self._whole_events()
+        while events := await self._whole_events():
+            shown = self._transcript.feed(events)
+            if shown:
+                return shown
+        return b""
 
 
 class Written:
@@ -149,39 +165,24 @@ class Written:
         self._left = b""
 
 
-class Rewritten:
+class Rewritten(_OfAnEngine):
     """Another engine's stream under the first one's name, less what was sent before.
 
     It keeps the transcript itself: what an engine wrote, and what the caller gets of it, differ.
     """
 
     def __init__(self, answer: DecodeAnswer, transcript: Transcript, said: Said) -> None:
-        self._answer = answer
-        self._held: bytes | None = answer.held
-        self._whole = WholeEvents()
+        super().__init__(answer)
         self._transcript = transcript
         self._head = head_of(transcript)
         self._replay = Replay(said)
 
-    @property
-    def engine_id(self) -> str:
-        return self._answer.engine.replica_id
-
-    def close(self) -> None:
-        self._answer.close()
-
     async def next_events(self) -> bytes:
-        while True:
-            chunk = self._held if self._held is not None else await self._answer.next_chunk()
-            self._held = None
-            if not chunk:
-                if self._whole.rest():
-                    raise LegFailed("truncated", self.engine_id, "half an event")
-                return b""
-            events = self._whole.feed(chunk).split(EVENT_END)[:-1]
-            out = b"".join([self._rewrite(event) for event in events])
-            if out:
-                return out
+        while events := await self._whole_events():
+            shown = b"".join([self._rewrite(event) for event in events.split(EVENT_END)[:-1]])
+            if shown:
+                return shown
+        return b""
 
     def _rewrite(self, event: bytes) -> bytes:
         document = parse_event(event)

@@ -120,6 +120,10 @@ async def pair(
         server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
         await server.startup()
+        for _ in range(5):  # a first look that took too long on a busy machine is taken again
+            if len(view.decode_engines()) == decode and view.prefill_engines():
+                break
+            await view._read()
         port = server.servers[0].sockets[0].getsockname()[1]
         async with aiohttp.ClientSession() as session:
             made = Pair(f"http://127.0.0.1:{port}", prefill, engines, app, session)

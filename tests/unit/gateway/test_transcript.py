@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.gateway import transcript as module
+from baton.gateway.eligibility import why_decode_alone
 from baton.gateway.resumable import continuation, held_back, means_of
 from baton.gateway.routes import lookup
 from baton.gateway.sources import find_places
@@ -129,13 +130,14 @@ COMPLETIONS = lookup("/v1/completions")[0]
 def test_each_field_is_known_or_keeps_a_stream_from_being_continued() -> None:
     """A parameter that nobody has looked at is not carried over in silence."""
     plain = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    assert means_of(plain, CHAT).continues
+    assert means_of(plain, CHAT, None).continues
     for field, value in {
         "seed": 1, "presence_penalty": 0.1, "tools": [{"type": "function"}], "logprobs": True,
         "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"},
         "bad_words": ["x"], "a_new_parameter": 3, "n": 2, "include_reasoning": False,
     }.items():  # fmt: skip
-        means = means_of({**plain, field: value}, CHAT)
+        asked = {**plain, field: value}
+        means = means_of(asked, CHAT, why_decode_alone(asked, "never"))
         assert not means.continues, field
         assert means.why_not_continue
         assert field.split("_")[0] in means.why_not_continue or "one prompt" in means.why_not
@@ -144,7 +146,7 @@ def test_each_field_is_known_or_keeps_a_stream_from_being_continued() -> None:
 def test_other_routes_are_not_resumed() -> None:
     """Their events carry ids and sequence numbers."""
     for path in ("/v1/responses", "/v1/messages"):
-        means = means_of({"model": "m", "temperature": 0}, lookup(path)[0])
+        means = means_of({"model": "m", "temperature": 0}, lookup(path)[0], None)
         assert (means.continues, means.replays) == (False, False)
         assert path in means.why_not
 
