@@ -156,9 +156,7 @@ def belonging_to(folders: set[str]) -> list[str]:
 
 def deployment_folders() -> set[str]:
     """Folders of deployments that are on this machine now."""
-    folders = Path(tempfile.gettempdir()).glob("bt-*")
-    # A drill of somebody else is no deployment.
-    return {str(path) for path in folders if not path.name.startswith("bt-drill-")}
+    return {str(path) for path in Path(tempfile.gettempdir()).glob("bt-*")}
 
 
 def wait_for(what: str, check: Any, *, seconds: float) -> Any:

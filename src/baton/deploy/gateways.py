@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from baton.deploy.own_process import OwnProcess
 from baton.errors import DeployFailed
@@ -181,14 +181,3 @@ class _Book:
             writer.write(head.encode() + self._snapshot)
             await writer.drain()
         writer.close()
-
-
-def is_used(engine: Mapping[str, Any]) -> bool:
-    """Whether a gateway gives this engine of its `/baton/engines` requests as to any other."""
-    return bool(engine["state"] == "ready" and engine["circuit"] == "closed")
-
-
-def no_engine_of(url: str, engines: Sequence[Any]) -> DeployFailed:
-    """The error for an engine that is not of this deployment."""
-    known = ", ".join(engine.url for engine in engines) or "none"
-    return DeployFailed(f"no engine at {url} is known here", cure=f"known: {known}")

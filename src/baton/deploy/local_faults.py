@@ -19,10 +19,12 @@ import httpx
 import psutil
 
 from baton.deploy import engine_processes, serve_app
-from baton.deploy.gateways import Gateways, is_used
+from baton.deploy.gateways import Gateways
 from baton.deploy.processes import members
 from baton.deploy.ray_head import client_environment
 from baton.errors import DeployFailed, EnvironmentUnfit, NotRunning
+from baton.gateway.directory import SECRET_HEADER
+from baton.spec.lease import is_used
 from baton.spec.schema import BatonBlock, Disaggregate, Logging
 
 if TYPE_CHECKING:
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     from baton.deploy.state import Deployment
     from baton.spec.lease import EngineLease
 
-SECRET_HEADER = "x-baton-engine-secret"  # noqa: S105  (the header's name)
-VLLM_LEASE_S = 30.0
-"""vLLM's default; a deployment with a longer `kv_lease_duration` shows KV that is not lost."""
 _READY_S = 400.0
 _LOOK_S = 0.5
 _ACTOR = "DirectoryActor"
@@ -62,7 +61,7 @@ class LocalFaults:
         self._whole: Counter[str] = Counter()
         self._stack = contextlib.AsyncExitStack()
         self.endpoint = deployment.endpoint
-        self.kv_lease_s = VLLM_LEASE_S
+        self.kv_lease_s = _SETTINGS.recovery.kv_lease_s
         self.engine_headers: dict[str, str] = {}
         self._gateways: Gateways
 
@@ -83,13 +82,21 @@ class LocalFaults:
                 raise NotRunning(
                     f"no engine of {self._deployment.name} is alive", cure="look: baton status"
                 )
+            leases = [e.kv_lease_s for e in snapshot.engines if e.kv_lease_s]
+            self.kv_lease_s = max(leases, default=self.kv_lease_s)
+            # A gateway with a list of URLs does not know how long offers live: it is told.
+            recovery = _SETTINGS.recovery.model_copy(
+                update={"kv_lease_s": min(leases, default=self.kv_lease_s)}
+            )
             self._whole.update(engine.role for engine in snapshot.engines)
             if snapshot.engine_secret is not None:
                 self.engine_headers[SECRET_HEADER] = snapshot.engine_secret
             folder = Path(
                 self._stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-drill-"))
             )
-            self._gateways = Gateways(folder, _SETTINGS, snapshot.engine_secret)
+            self._gateways = Gateways(
+                folder, _SETTINGS.model_copy(update={"recovery": recovery}), snapshot.engine_secret
+            )
             self._stack.callback(self._gateways.end_all)
             self._stack.callback(self._thaw_all)
             self._stack = self._stack.pop_all()
@@ -116,9 +123,16 @@ class LocalFaults:
         return None
 
     async def engines(self) -> Sequence[EngineLease]:
-        """The engines in the directory that no drill has killed."""
+        """The engines in the directory that no drill has killed.
+
+        One that still starts has neither an address nor an id yet.
+        """
         snapshot = await asyncio.to_thread(serve_app.engines, self._app)
-        return [e for e in snapshot.engines if e.engine_id not in self._dead]
+        return [
+            engine
+            for engine in snapshot.engines
+            if engine.state != "starting" and engine.engine_id not in self._dead
+        ]
 
     async def kill(self, engine: EngineLease, *, core_only: bool) -> None:
         """SIGKILL for the replica and all below it, or for its EngineCore."""
@@ -138,6 +152,8 @@ class LocalFaults:
     async def restart(self, engine: EngineLease) -> EngineLease:
         """SIGKILL; Ray Serve starts another, with a new engine_id and a free port of the node."""
         before = {other.engine_id for other in await self.engines()}
+        if not before:
+            raise NotRunning("the directory names no engine", cure="look: baton status")
         await self.kill(engine, core_only=False)
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
@@ -214,7 +230,7 @@ class _Actor:
 
 
 async def _knows(client: httpx.AsyncClient, endpoint: str, engines: Sequence[EngineLease]) -> bool:
-    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
+    with contextlib.suppress(httpx.HTTPError, ValueError):
         view = (await client.get(f"{endpoint}/baton/engines")).json()["engines"]
         ready = {engine["engine_id"] for engine in view if is_used(engine)}
         return ready == {engine.engine_id for engine in engines}

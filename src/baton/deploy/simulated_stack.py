@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from baton.deploy.gateways import Gateways, is_used, no_engine_of
+from baton.deploy.gateways import Gateways
 from baton.deploy.own_process import OwnProcess
 from baton.errors import DeployFailed
-from baton.spec.lease import EngineLease
+from baton.spec.lease import EngineLease, all_used
 from baton.spec.schema import Admission, BatonBlock, Disaggregate, Logging, Recovery
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ class SimulatedStack:
         for engine in self._engines:
             if engine.lease.url == lease.url:
                 return engine
-        raise no_engine_of(lease.url, [engine.lease for engine in self._engines])
+        known = ", ".join(engine.lease.url for engine in self._engines) or "none"
+        raise DeployFailed(f"no engine at {lease.url} is known here", cure=f"known: {known}")
 
     async def kill(self, engine: EngineLease, *, core_only: bool) -> None:
         """SIGKILL for the process, or an assertion that fails in its core."""
@@ -219,9 +220,9 @@ class SimulatedStack:
     async def _until_ready(self) -> None:
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
-            with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
+            with contextlib.suppress(httpx.HTTPError, ValueError):
                 view = (await self._http.get(f"{self.endpoint}/baton/engines")).json()
-                if all(is_used(engine) for engine in view["engines"]):
+                if all_used(view["engines"]):
                     return
             await asyncio.sleep(0.05)
         raise DeployFailed(

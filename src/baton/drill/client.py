@@ -200,27 +200,28 @@ class _Reader:
                 self._event(line[5:].strip())
 
     def _event(self, data: bytes) -> None:
-        seen = self.seen
         if self._done:
             self._wrong("data after [DONE]")
         elif data == _DONE:
             self._done = True
         else:
             try:
-                chunk = json.loads(data)
-            except ValueError:
-                self._wrong(f"an event that is not JSON: {data[:80]!r}")
-                return
-            if "error" in chunk:
-                self._wrong(f"error event: {str(chunk['error'])[:200]}")
-                return
-            seen.ids.add(str(chunk.get("id")))
-            if chunk.get("usage") is not None:
-                if seen.usage is not None:
-                    self._wrong("usage twice")
-                seen.usage = _counts(chunk["usage"])
-            for choice in chunk.get("choices", []):
-                self._choice(choice)
+                self._chunk(json.loads(data))
+            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+                self._wrong(f"an event that is no chunk: {type(exc).__name__}: {data[:80]!r}")
+
+    def _chunk(self, chunk: dict[str, Any]) -> None:
+        seen = self.seen
+        if "error" in chunk:
+            self._wrong(f"error event: {str(chunk['error'])[:200]}")
+            return
+        seen.ids.add(str(chunk.get("id")))
+        if chunk.get("usage") is not None:
+            if seen.usage is not None:
+                self._wrong("usage twice")
+            seen.usage = _counts(chunk["usage"])
+        for choice in chunk["choices"]:
+            self._choice(choice)
 
     def _choice(self, choice: dict[str, Any]) -> None:
         seen = self.seen
@@ -253,7 +254,7 @@ class _Reader:
             seen.text = (choice["message"]["content"] if self._chat else choice["text"]) or ""
             seen.finish_reason = choice["finish_reason"]
             seen.usage = _counts(answer["usage"])
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
             self._wrong(f"not an answer: {type(exc).__name__} {exc}: {body[:120]!r}")
 
     def _wrong(self, what: str) -> None:

@@ -58,7 +58,13 @@ class Gauges:
         return value_in(page, RUNNING) + value_in(page, WAITING)
 
     async def blocks_held(self, engines: Sequence[EngineLease]) -> int:
-        """Blocks that these engines hold. Raises Unreadable."""
+        """Blocks that these engines hold.
+
+        Raises:
+            Unreadable: An engine does not say, or none is known: that is not zero blocks.
+        """
+        if not engines:
+            raise Unreadable("no engine is known")
         return sum([await self._held_by(engine) for engine in engines])
 
     async def _held_by(self, engine: EngineLease) -> int:

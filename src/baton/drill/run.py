@@ -86,7 +86,7 @@ async def _play(stage: Stage, scenario: Scenario) -> None:
     started = time.monotonic()
     try:
         await scenario.act(stage)
-    except (NothingProved, Unreadable, BatonError, aiohttp.ClientError) as exc:
+    except (NothingProved, Unreadable, BatonError, aiohttp.ClientError, TimeoutError) as exc:
         stage.result.problem = str(exc) or type(exc).__name__
     await stage.conclude()
     try:

@@ -9,10 +9,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import aiohttp
+
 from baton.drill.client import Client
 from baton.drill.judge import Judged, recovered_at
 from baton.drill.kv import Unreadable, value_in
 from baton.drill.load import Load
+from baton.spec.lease import all_used
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -61,11 +64,6 @@ class Result:
         if self.skipped:
             return "skipped"
         return "failed" if self.lost else "held"
-
-
-def is_used(engine: Mapping[str, Any]) -> bool:
-    """Whether a gateway gives this engine of its `/baton/engines` requests as to any other."""
-    return bool(engine["state"] == "ready" and engine["circuit"] == "closed")
 
 
 class NothingProved(Exception):
@@ -182,9 +180,9 @@ class Stage:
         """Until the gateway there has every engine ready. Raises NothingProved."""
         async with Client([endpoint], headers=self.headers) as client:
             for _ in range(int(READY_S / 0.1)):
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                     view = await client.get_json("/baton/engines")
-                    if all(is_used(engine) for engine in view["engines"]):
+                    if all_used(view["engines"]):
                         return
                 await asyncio.sleep(0.1)
         raise NothingProved(f"{endpoint} did not have every engine ready within {READY_S:.0f} s")

@@ -6,11 +6,14 @@ the engine a request, and everything a person asks about it in `baton status`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from baton.spec.schema import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class _Fact(BaseModel):
@@ -74,3 +77,13 @@ class DirectorySnapshot(_Fact):
 
     engines: tuple[EngineLease, ...] = ()
     engine_secret: str | None = None
+
+
+def all_used(engines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a gateway gives all engines of its `/baton/engines` requests, and knows any."""
+    return bool(engines) and all(is_used(engine) for engine in engines)
+
+
+def is_used(engine: Mapping[str, Any]) -> bool:
+    """Whether a gateway gives this engine of its `/baton/engines` requests as to any other."""
+    return bool(engine["state"] == "ready" and engine["circuit"] == "closed")

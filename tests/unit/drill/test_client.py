@@ -44,7 +44,15 @@ async def test_a_whole_stream_is_read_piece_by_piece():
         ([chunk("a"), chunk("b", reason="stop", name="b"), DONE], False, "2 ids"),
         ([chunk("a", reason="stop", usage=USAGE), chunk(usage=USAGE), DONE], False, "usage twice"),
         ([chunk("a"), b'data: {"error": {"code": 502}}\n\n', DONE], False, "error event"),
-        ([chunk("a"), b"data: nonsense\n\n", DONE], False, "not JSON"),
+        ([chunk("a"), b"data: nonsense\n\n", DONE], False, "no chunk: JSONDecodeError"),
+        ([chunk("a"), b"data: 1\n\n", DONE], False, "no chunk: TypeError"),
+        ([chunk("a"), b'data: {"choices": null}\n\n', DONE], False, "no chunk: TypeError"),
+        (
+            [chunk("a"), b'data: {"choices": [], "usage": 3}\n\n', DONE],
+            False,
+            "no chunk: Attribute",
+        ),
+        ([chunk("a"), b'data: {"choices": [3]}\n\n', DONE], False, "no chunk: Attribute"),
     ],
 )
 async def test_a_stream_that_breaks_the_protocol_is_not_whole(pieces, cut, fault):
