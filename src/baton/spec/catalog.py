@@ -40,14 +40,6 @@ def takes_null(entry: dict[str, Any]) -> bool:
     return entry["default"] is None and not entry.get("required") and not entry.get("made")
 
 
-NULL_IS_TAKEN = frozenset({
-    "limit_mm_per_prompt", "media_io_kwargs", "mm_hasher_algorithm", "model_loader_extra_config",
-    "allowed_origins", "allowed_methods", "allowed_headers", "middleware",
-})  # fmt: skip
-"""Engine arguments that vLLM 0.29 takes as `null` although that is not their default: its own
-classes build a config from it (`tests/integration/spec_accepts.py` compares)."""
-
-
 def engine_args() -> Fields:
     """What `AsyncEngineArgs` of vLLM takes."""
     fields: Fields = vllm()["engine_args"]

@@ -101,6 +101,8 @@ def _value(key: str, app: AppView, role: RoleView) -> Any:
     head, _, rest = key.partition(".")
     if head == "env":
         return role.env_vars.get(rest)
+    if head == "app":
+        return getattr(app, rest)
     if head == "model":
         return None if app.facts is None else getattr(app.facts, rest)
     if head == "role" and rest in _ROLE_FACTS:

@@ -400,6 +400,18 @@ def test_c20_two_cpu_engines_past_the_machines_memory_are_refused_with_the_sum(
     assert accepted(spoiled(both(lambda config: spoil(config, 1))), machine=LAPTOP) == []
 
 
+def test_c20_a_kv_cache_alone_can_be_more_than_the_machine_has() -> None:
+    """Also where nothing is known of the model."""
+
+    def spoil(config: Any, kv_gib: int) -> None:
+        config["placement_group_config"] = {"bundles": [{"CPU": 1}]}
+        config["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)}}
+
+    fault = only_error(spoiled(both(lambda config: spoil(config, 400))), machine=LAPTOP)
+    assert fault.rule_id == "BTN-181"
+    assert accepted(spoiled(both(lambda config: spoil(config, 8))), machine=LAPTOP) == []
+
+
 def test_c21_an_unset_variable_is_refused() -> None:
     """Never an empty string."""
     text = BASE.replace("model_source: Qwen/Qwen3.5-9B", "model_source: ${MODEL_ID}")

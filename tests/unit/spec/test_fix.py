@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from baton.spec.check import examine
 from baton.spec.fix import Fixed, fix
 from baton.spec.load import load_text
-from baton.spec.slips import apply_edit
 from tests.unit.spec.files import BASE
 
 BESIDE = """\
@@ -197,8 +194,7 @@ def test_fixing_keeps_every_comment_in_order_and_is_done_after_one_time(
     text = text.replace("\n", ending)
     loaded = load_text(text, "app.yaml", {})
     found = examine(loaded)
-    if loaded.faults or found.errors:
-        return  # two slips at one place can make a file that is refused
+    assume(not loaded.faults and not found.errors)  # two slips at one place can be too many
     outcome = fix(loaded, found.changes)
     assert outcome is not None
     assert comments(outcome.text) == comments(text)
@@ -211,7 +207,7 @@ def test_fixing_keeps_every_comment_in_order_and_is_done_after_one_time(
 
 
 def comments(text: str) -> list[str]:
-    return sorted(line.partition("#")[2].strip() for line in text.splitlines() if "#" in line)
+    return [line.partition("#")[2].strip() for line in text.splitlines() if "#" in line]
 
 
 def test_an_alias_is_not_edited_for_one_of_its_users() -> None:
@@ -224,23 +220,18 @@ def test_an_alias_is_not_edited_for_one_of_its_users() -> None:
     )
     loaded = load_text(text, "app.yaml", {})
     outcome = fix(loaded, examine(loaded).changes)
-    if outcome is not None:
-        args = load_text(outcome.text, "x", {}).document["applications"][0]["args"]
-        assert args["prefill_config"] == args["decode_config"]
-        assert examine(load_text(outcome.text, "x", {})).warnings[1:] == ()  # the engine_id
+    assert outcome is not None
+    args = load_text(outcome.text, "x", {}).document["applications"][0]["args"]
+    assert args["prefill_config"] == args["decode_config"]
+    assert examine(load_text(outcome.text, "x", {})).warnings[1:] == ()  # the engine_id
 
 
 def test_what_one_user_of_an_anchor_needs_is_not_done_to_the_other() -> None:
-    """A move out of shared lines would take them from both."""
+    """A move out of shared lines would take them from both: nothing is written."""
     loaded = load_text(SHARED, "app.yaml", {})
     changes = examine(loaded).changes
-    outcome = fix(loaded, changes)
-    if outcome is not None:
-        goal = copy.deepcopy(loaded.document)
-        for change in changes:
-            if change.rule_id in {"BTN-110", "BTN-111"}:
-                apply_edit(goal, change.edit)
-        assert load_text(outcome.text, "x", {}).document == goal
+    assert changes
+    assert fix(loaded, changes) is None
 
 
 SHARED = """\

@@ -245,12 +245,19 @@ CASES = [
     Case("BTN-202", {"decode_config.model_loading_config.model_source": "./model"}, {}),
     Case("BTN-204", {}, {f"{role}_config.runtime_env.env_vars.VLLM_SSM_CONV_STATE_LAYOUT": "DS"
                          for role in ("prefill", "decode")}, facts=HYBRID),
+    # One role alone: CPU engines take 128 where the other says nothing, unless MLA runs.
+    Case("BTN-141", {f"{ENGINE}.block_size": 16}, {f"{ENGINE}.block_size": 128}, facts=GQA,
+         cpu=True),
+    Case("BTN-141", {f"{PRE}.block_size": 256}, {f"{PRE}.block_size": 64}, facts=GQA, cpu=True),
+    Case("BTN-141", {f"{ENGINE}.block_size": 16}, {}, severity="note"),
+    Case("BTN-141", {f"{ENGINE}.block_size": 16}, {}, facts=MLA, cpu=True, severity="note"),
     Case("BTN-205", {"decode_config.model_loading_config.model_source": "$MODEL"},
          {"decode_config.model_loading_config.model_source": "s3://bucket/my-model_1.5"}),
     Case("BTN-205", {"decode_config.model_loading_config.model_id": " "},
          {"decode_config.model_loading_config.model_id": "qwen3.5-9b"}),
-    Case("BTN-301", {}, {}, facts=SLIDING, right_facts=GQA),
-    Case("BTN-301", {}, {f"{ENGINE}.disable_hybrid_kv_cache_manager": True}, facts=SLIDING),
+    Case("BTN-301", {}, {}, facts=SLIDING, right_facts=GQA, rays=True),
+    Case("BTN-301", {}, {f"{ENGINE}.disable_hybrid_kv_cache_manager": True}, facts=SLIDING,
+         rays=True),
     Case("BTN-302", {f"{KV}.kv_load_failure_policy": "recompute"},
          {f"{KV}.kv_load_failure_policy": "recompute"}, facts=SLIDING, right_facts=GQA),
     Case("BTN-303", {f"{ENV}.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -339,3 +346,31 @@ def test_an_application_runtime_env_must_be_remote() -> None:
 
     assert rules_of(report(spoiled_app(local))) == ["BTN-169"]
     assert rules_of(report(spoiled_app(remote))) == []
+
+
+def test_a_failed_load_on_a_hybrid_model_is_no_risk_where_baton_runs_the_engines() -> None:
+    """Its plugins fail such a load; the note is for Ray's own builder."""
+    case = Case("BTN-301", {}, facts=SLIDING)
+    assert found_by(case, view(case, {}, right=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "taken"),
+    [
+        ("limit_mm_per_prompt", None, True),
+        ("mm_processor_cache_gb", None, True),
+        ("mm_encoder_tp_mode", None, True),
+        ("middleware", None, False),
+        ("allowed_origins", None, False),
+        ("model_loader_extra_config", None, False),
+        ("load_format", "Dummy", True),
+        ("load_format", "", False),
+        ("reasoning_parser", "", True),
+    ],
+)
+def test_null_and_names_are_taken_where_vllm_takes_them(
+    key: str, value: Any, *, taken: bool
+) -> None:
+    """Multimodal settings may be null; what the HTTP app or the loader trips over may not."""
+    case = Case("BTN-103", {f"{ENGINE}.{key}": value})
+    assert (found_by(case, view(case, case.wrong, right=False)) == []) is taken

@@ -139,8 +139,13 @@ def block_sizes(app: AppView) -> Iterator[Finding]:
     "Heterogeneous block sizes are not supported with host buffer", "… when P TP > D TP".
     """
     prefill, decode = app.roles
-    ours, theirs = decode.block_size, prefill.block_size
-    if ours is None or theirs is None or ours == theirs or not decode.uses_nixl:
+    if not decode.uses_nixl:
+        return
+    ours, theirs = (_block_size(role, app) for role in (decode, prefill))
+    if ours is None or theirs is None:
+        yield from _one_block_size(app)
+        return
+    if ours == theirs:
         return
     common: dict[str, Any] = {
         "found": f"decode {ours}, prefill {theirs}",
@@ -148,7 +153,7 @@ def block_sizes(app: AppView) -> Iterator[Finding]:
         "related": (("prefill", prefill.engine_at("block_size")),),
         "cure": f"set block_size: {theirs} in both",
     }
-    path = decode.engine_at("block_size")
+    path = (decode if decode.block_size else prefill).engine_at("block_size")
     if any(role.kv.get("kv_buffer_device") == "cpu" and not role.on_cpu for role in app.roles):
         yield Finding(
             path,
@@ -177,6 +182,32 @@ def block_sizes(app: AppView) -> Iterator[Finding]:
             severity="note",
             **common,
         )
+
+
+CPU_BLOCK_SIZE = 128
+"""vLLM 0.29 `platforms/cpu.py`, where neither the file nor MLA says otherwise."""
+
+
+def _block_size(role: RoleView, app: AppView) -> int | None:
+    """Tokens a block, also where the file leaves it to the platform and that is known."""
+    if role.block_size is not None:
+        return role.block_size
+    return CPU_BLOCK_SIZE if role.on_cpu and app.facts and not app.facts.is_mla else None
+
+
+def _one_block_size(app: AppView) -> Iterator[Finding]:
+    """Only one role says it: whether the other agrees depends on what the other runs on."""
+    for role in app.roles:
+        if role.block_size is not None:
+            yield Finding(
+                role.engine_at("block_size"),
+                "only one role sets `block_size`: the other's depends on its attention backend",
+                found=str(role.block_size),
+                allowed="decode's must be a multiple of prefill's",
+                cure="set it in both roles",
+                severity="note",
+                at_value=True,
+            )
 
 
 @rule("BTN-144", "error", "the roles serve two different models")

@@ -75,22 +75,22 @@ def memory(app: AppView) -> Iterator[Finding]:
     Source: vLLM 0.29 `platforms/cpu.py` (`VLLM_CPU_KVCACHE_SPACE`), `v1/worker/cpu_worker.py`.
     """
     machine = app.machine
-    if machine is None or app.facts is None or not machine.memory_bytes:
+    if machine is None or not machine.memory_bytes:
         return
     parts = [
         (role, role.num_replicas * cpu_engine_bytes(role, app, machine.memory_bytes))
         for role in app.roles
-        if role.on_cpu
+        # Without the model only a KV cache that the file sets is certain.
+        if role.on_cpu and (app.facts is not None or cpu_kv_bytes(role) is not None)
     ]
     needed = sum(size for _, size in parts)
     if needed <= machine.memory_bytes or not parts:
         return
-    weights = in_gib(app.facts.weights_bytes)
+    weights = "" if app.facts is None else f" (weights {in_gib(app.facts.weights_bytes)} each)"
     yield Finding(
         parts[0][0].path,
         f"the engines need {in_gib(needed)} and this machine has {in_gib(machine.memory_bytes)}",
-        found=" + ".join(f"{role.role} {in_gib(size)}" for role, size in parts)
-        + f" (weights {weights} each)",
+        found=" + ".join(f"{role.role} {in_gib(size)}" for role, size in parts) + weights,
         allowed=in_gib(machine.memory_bytes),
         cure="lower VLLM_CPU_KVCACHE_SPACE in runtime_env.env_vars, or take a smaller model",
     )

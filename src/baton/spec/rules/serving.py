@@ -133,18 +133,17 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
 
     Source: ray 2.60 `llm_server.py`, `get_deployment_options`: "placement_group_bundles and
     placement_group_strategy must not be specified in deployment_config"; `common/placement.py`,
-    `PlacementGroupConfig.validate_bundle_options`.
+    `PlacementGroupConfig.validate_bundle_options`; `serve/api.py` refuses `gang_scheduling_config`
+    beside a placement strategy, which Ray Serve LLM always sets.
     """
     for role in app.roles:
         for key in (
             "placement_group_bundles",
             "placement_group_strategy",
-            "placement_group_bundle_label_selector",
-            # Ray 2.60 `serve/api.py` refuses it beside a placement strategy, which Ray Serve LLM
-            # always sets.
             "gang_scheduling_config",
         ):
-            if key in role.deployment:
+            unset = key == "gang_scheduling_config" and role.deployment.get(key) is None
+            if key in role.deployment and not unset:
                 yield Finding(
                     role.at("deployment_config", key),
                     f"`{key}` is not allowed here",

@@ -221,12 +221,12 @@ def engine_values(app: AppView) -> Iterator[Finding]:
             )
         for key, value in role.engine.items():
             entry = known.get(key) if isinstance(key, str) else None
-            null = value is None and entry is not None
-            if entry is None or (
-                null and (catalog.takes_null(entry) or key in catalog.NULL_IS_TAKEN)
-            ):
+            if entry is None or (value is None and catalog.takes_null(entry)):
                 continue
-            yield from check_value(_with_registry(key, entry), value, role.engine_at(key))
+            # vLLM lowers it as well: `LoadConfig._lowercase_load_format`.
+            lowered = key == "load_format" and isinstance(value, str)
+            meant = value.lower() if lowered else value
+            yield from check_value(_with_registry(key, entry), meant, role.engine_at(key))
 
 
 # Types that the snapshot cannot take from the annotations.
@@ -246,9 +246,11 @@ def _with_registry(key: str, entry: dict[str, Any]) -> Any:
     """Names that vLLM keeps in registries rather than in types."""
     if key not in _REGISTRIES:
         return _KNOWN_TYPES.get(key, entry["type"])
-    # An empty name is vLLM's own default for `reasoning_parser`.
-    names = {"choice": [*catalog.vllm()[_REGISTRIES[key]], ""]}
-    return {"union": [names, "null"]} if entry["default"] is None else names
+    names = list(catalog.vllm()[_REGISTRIES[key]])
+    if key == "reasoning_parser":
+        names.append("")  # vLLM's own default
+    kind = {"choice": names}
+    return {"union": [kind, "null"]} if entry["default"] is None else kind
 
 
 @rule("BTN-190", "error", "a `baton` block that does not hold")
