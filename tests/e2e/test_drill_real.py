@@ -102,5 +102,5 @@ def test_the_fault_really_happened(results: dict[str, Result], name: str) -> Non
 def test_fifty_streams_were_open_when_decode_was_killed(
     results: dict[str, Result], name: str
 ) -> None:
-    """As many as the promise names, at least."""
+    """Fifty at least."""
     assert results[name].notes["open_streams"] >= STREAMS

@@ -108,7 +108,7 @@ def test_every_fault_really_happened(drill: dict[str, Any], name: str) -> None:
 
 @pytest.mark.parametrize("name", ["kill-decode", "kill-decode-core"])
 def test_fifty_streams_were_open_when_decode_was_killed(drill: dict[str, Any], name: str) -> None:
-    """As many as the promise names."""
+    """Fifty at least."""
     assert drill["rows"][name]["notes"]["open_streams"] >= 50
 
 

@@ -1,6 +1,6 @@
 """Hostile requests against a gateway process: no 5xx, nothing held, nothing that grows.
 
-About 1,500 by default; `BATON_FUZZ=10000` sends as many as the promise in the design names.
+About 1,500 by default; `BATON_FUZZ=10000` sends ten thousand.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from baton.spec.schema import Role
 
 SETTLE_S = 2.0
-"""KV must be free so long after the last request (the promise in the README)."""
+"""KV must be free so long after the last request."""
 READY_S = 60.0
 _EXAMPLES = 5
 

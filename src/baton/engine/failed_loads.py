@@ -53,15 +53,12 @@ def fail_failed_loads() -> bool:
 
     Called through vLLM's plugin entry point. Safe to call again.
     """
-    for name, patch in ((WORKER, patch_worker), (SCHEDULER, patch_scheduler)):
+    places = ((WORKER, patch_worker), (SCHEDULER, patch_scheduler), (FACTORY, patch_factory))
+    for name, patch in places:
         if module_exists(name):
             patch_when_imported(name, patch)
         else:
             _cannot(name, "there is no such module")
-    if module_exists(FACTORY):
-        patch_when_imported(FACTORY, patch_factory)
-    else:
-        _cannot(FACTORY, "there is no such module")
     return not _missing
 
 
@@ -128,8 +125,10 @@ def patch_scheduler(module: ModuleType) -> None:
         if not is_hybrid(self.kv_cache_config, full):
             failed: set[str] = plain(self, invalid_block_ids, num_scheduled_tokens)
             return failed
-        # `update_from_output` reads it after this call, and fails what we return.
-        self.recompute_kv_load_failures = False
+        # `update_from_output` reads it after this call, and fails what we return. Read first: a
+        # vLLM that calls it otherwise must not get a new attribute that nobody looks at.
+        if self.recompute_kv_load_failures:
+            self.recompute_kv_load_failures = False
         failed = {
             request.request_id
             for request in self.requests.values()

@@ -41,14 +41,12 @@ def patch_when_imported(name: str, patch: Callable[[ModuleType], None]) -> None:
     `patch` must see for itself that it changes nothing twice, and must not raise.
     """
     module = sys.modules.get(name)
-    if module is not None and not _is_half(module):
+    if module is not None:
+        # Also while it is being imported, when no finder is asked for it any more: what is not
+        # there yet is then said to be missing, and not passed over.
         patch(module)
         return
     sys.meta_path.insert(0, _Finder(name, patch))
-
-
-def _is_half(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 class _Finder(MetaPathFinder):

@@ -9,21 +9,25 @@ core that the other engine computes with. So on CPU-only vLLM the pause is 100 Â
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from baton.engine.late_patches import module_exists, patch_when_imported
 
 log = logging.getLogger("baton.engine.nixl_pace")
 
 # Microseconds. A handoff polls once per engine step, which takes milliseconds on a CPU.
 PAUSE_US = 100
 SWITCH = "BATON_NIXL_PAUSE_US"
+_MODULE = "nixl_cu13._api"
 
 
 def pace_nixl() -> bool:
-    """Give NIXL agents that this process makes a pause; True when it was set.
+    """Give NIXL agents that this process makes a pause; True when that was arranged.
+
+    Takes effect when NIXL is imported: processes that make no agent do not load it.
 
     Does nothing beside a GPU build of vLLM, without NIXL, or with `BATON_NIXL_PAUSE_US=0`. Safe to
     call again.
@@ -31,12 +35,17 @@ def pace_nixl() -> bool:
     pause_us = int(os.environ.get(SWITCH, PAUSE_US))
     if pause_us <= 0 or not cpu_only():
         return False
-    try:
-        bindings = importlib.import_module("nixl_cu13._api").nixlBind
-        return _wrap(bindings, pause_us)
-    except (ImportError, AttributeError) as exc:
-        log.warning("NIXL's progress thread cannot be paced", extra={"reason": repr(exc)})
+    if not module_exists(_MODULE):
         return False
+    patch_when_imported(_MODULE, lambda api: _pace(api, pause_us))
+    return True
+
+
+def _pace(api: Any, pause_us: int) -> None:
+    try:
+        _wrap(api.nixlBind, pause_us)
+    except AttributeError as exc:
+        log.warning("NIXL's progress thread cannot be paced", extra={"reason": repr(exc)})
 
 
 def cpu_only() -> bool:

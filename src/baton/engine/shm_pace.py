@@ -5,8 +5,8 @@ there spins on `sched_yield` until a second has passed since the last message (`
 vllm/distributed/device_communicators/shm_broadcast.py). On a GPU host that costs a core of dozens.
 Where two engines share two cores it costs the model its core; and Linux 6.6 and newer (EEVDF) takes
 every yield for a slice that was used up, so that a process which has spun for a while is passed
-over for seconds as soon as others are runnable: steps of 5 to 30 s were seen on an all but idle
-machine, and prefill's KV stayed held while decode's release waited for its turn. `os.sched_yield`
+over for seconds as soon as others are runnable: steps stood still on an all but idle machine, and
+prefill's KV stayed held while decode's release waited for its turn. `os.sched_yield`
 also keeps the GIL, which NIXL's handshake thread needs.
 
 So on CPU-only vLLM the waiter sleeps for 50 µs instead. `bench/shm_pace.py` shows both sides of it.
@@ -14,11 +14,12 @@ So on CPU-only vLLM the waiter sleeps for 50 µs instead. `bench/shm_pace.py` sh
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import time
+from typing import Any
 
+from baton.engine.late_patches import module_exists, patch_when_imported
 from baton.engine.nixl_pace import cpu_only
 
 log = logging.getLogger("baton.engine.shm_pace")
@@ -30,23 +31,32 @@ _MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 
 
 def pace_shared_memory() -> bool:
-    """Let vLLM's shared-memory waiters sleep between two looks; True when that was set.
+    """Let vLLM's shared-memory waiters sleep between two looks; True when that was arranged.
+
+    Takes effect when vLLM imports the module: processes that never wait there do not pay for it.
 
     Does nothing beside a GPU build of vLLM, or with `BATON_SHM_PAUSE_US=0`. Safe to call again.
     """
     pause_us = int(os.environ.get(SWITCH, PAUSE_US))
     if pause_us <= 0 or not cpu_only():
         return False
-    try:
-        ring = importlib.import_module(_MODULE)
-        ring.sched_yield  # noqa: B018 - a vLLM that waits in another way must not be patched blindly
-    except (ImportError, AttributeError) as exc:
-        log.warning("waiting on shared memory cannot be paced", extra={"reason": repr(exc)})
+    if not module_exists(_MODULE):
+        _cannot("there is no such module")
         return False
-    pause_s = pause_us / 1e6
+    patch_when_imported(_MODULE, lambda ring: _pace(ring, pause_us / 1e6))
+    return True
+
+
+def _pace(ring: Any, pause_s: float) -> None:
+    if not hasattr(ring, "sched_yield"):
+        _cannot("it waits in another way")
+        return
 
     def pause() -> None:
         time.sleep(pause_s)
 
-    ring.sched_yield = pause  # type: ignore[attr-defined]  # a module looked up by name
-    return True
+    ring.sched_yield = pause
+
+
+def _cannot(why: str) -> None:
+    log.warning("waiting on shared memory cannot be paced", extra={"reason": f"{_MODULE}: {why}"})

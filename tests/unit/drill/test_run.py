@@ -225,7 +225,7 @@ def test_the_data_has_the_columns_by_name_and_more_only_where_there_is_more():
 
 
 def test_every_scenario_of_the_promise_is_there():
-    """By name; the issue's list."""
+    """By name."""
     names = [scenario.name for scenario in ALL]
     assert len(set(names)) == len(names)
     assert set(names) >= {

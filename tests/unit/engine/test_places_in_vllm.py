@@ -65,3 +65,15 @@ def test_the_pinned_vllm_has_every_place_that_is_changed(module, owner, method, 
     (cls,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner)
     (found,) = (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == method)
     assert tuple(arg.arg for arg in found.args.args[1:]) == arguments
+
+
+def test_the_policy_that_is_overruled_is_read_behind_the_changed_method():
+    """`update_from_output` looks at it after `_handle_invalid_blocks`; under another name it would
+    not see what we set."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("vllm is not installed")
+    text = Path(spec.submodule_search_locations[0], "v1/core/sched/scheduler.py").read_text()
+    body = text[text.index("    def update_from_output(") :]
+    called = body.index("self._handle_invalid_blocks(")
+    assert "self.recompute_kv_load_failures" in body[called : body.index("\n    def ", called)]

@@ -21,6 +21,7 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.sched_yield = plain_yield  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, shm_pace._MODULE, module)
     monkeypatch.setattr(shm_pace, "cpu_only", lambda: True)
+    monkeypatch.setattr(shm_pace, "module_exists", lambda _: True)
     monkeypatch.delenv(shm_pace.SWITCH, raising=False)
     return module
 
@@ -60,6 +61,16 @@ def test_a_vllm_that_waits_in_another_way_is_left_alone(
 ) -> None:
     """With a warning: its name in the module is gone."""
     del ring.sched_yield
-    assert not shm_pace.pace_shared_memory()
+    shm_pace.pace_shared_memory()
     assert "cannot be paced" in caplog.text
     assert not hasattr(ring, "sched_yield")
+
+
+def test_a_vllm_without_the_module_is_left_alone(
+    ring: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a warning, and nothing is said to be arranged."""
+    monkeypatch.setattr(shm_pace, "module_exists", lambda _: False)
+    assert not shm_pace.pace_shared_memory()
+    assert "cannot be paced" in caplog.text
+    assert ring.sched_yield is plain_yield

@@ -62,6 +62,7 @@ class SimulatedReplica:
             **more,
         )
         own = self._engine.settings
+        await self._engine.__aenter__()  # before there is a life that could end it
         self._life = ReplicaLife(
             EngineLease(
                 replica_id=context.replica_id.unique_id,
@@ -79,7 +80,6 @@ class SimulatedReplica:
             check_engine=self._check_engine,
         )
         secret = await self._life.enter()
-        await self._engine.__aenter__()
         listener = bind_first_free(HOST, block.engines.port_min, block.engines.port_max)
         await self._life.serve(self._engine.app, listener, secret, slots=own.max_num_seqs)
         await self._life.be_ready(
@@ -89,6 +89,7 @@ class SimulatedReplica:
                     "engine_id": own.engine_id,
                     "max_model_len": own.max_model_len,
                     "block_size": own.block_size,
+                    "kv_lease_s": own.kv_lease_s,
                     "vllm_version": VERSION,
                     "evidence": TransferEvidence(connector="simulated"),
                 }
