@@ -349,6 +349,6 @@ def complaint(hostile: Hostile, statuses: list[int], came: bytes) -> str | None:
         return f"a 5xx ({statuses})"
     if _EVENT_5XX.search(came) and 200 in statuses:
         return "a 5xx inside a stream"
-    if hostile.is_http and hostile.leave == "read" and not statuses:
+    if hostile.is_http and hostile.leave == "read" and not any(s >= 200 for s in statuses):
         return "no answer"
     return None

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
-import uuid
-from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Self
 
 import psutil
 
 from baton.deploy import engine_processes
 from baton.deploy.gateways import Gateways
+from baton.drill.outside import Outside
 from baton.spec.lease import EngineLease
 from baton.spec.schema import Admission, BatonBlock, Disaggregate, Logging
-from tests import real_engines
-from tests.real_engines import MODEL_ID, RealEngine
+from tests.real_engines import MODEL_ID
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from tests.real_engines import RealEngine
 
 SETTINGS = BatonBlock(
     disaggregate=Disaggregate(mode="always"),
@@ -29,30 +27,24 @@ SETTINGS = BatonBlock(
 )
 
 
-class RealFaults:
-    """Engines that `real_engines.start_engines` started, and gateways of the drill's own.
+class RealFaults(Outside):
+    """Engines that `real_engines.start_engines` started, and a gateway of the drill's own.
+
+    They can be looked at and killed; everything else is as from outside.
 
     Args:
-        engines: They run. One that is killed is started again in its place, `restarts` times in
-            all, each time under another engine_id; `engines` is kept up to date.
-        folder: Theirs, with the model.
+        engines: They run.
+        folder: Theirs.
         kv_lease_s: What they were started with.
-        restarts: A start takes most of a minute.
     """
 
-    engine_headers: Mapping[str, str] = {}
-
-    def __init__(
-        self, engines: list[RealEngine], folder: Path, *, kv_lease_s: int, restarts: int
-    ) -> None:
+    def __init__(self, engines: Sequence[RealEngine], folder: Path, *, kv_lease_s: int) -> None:
+        super().__init__("")
         self._engines = engines
-        self._folder = folder
-        self._restarts = restarts
         self._dead: set[str] = set()
         recovery = SETTINGS.recovery.model_copy(update={"kv_lease_s": float(kv_lease_s)})
         self._gateways = Gateways(folder, SETTINGS.model_copy(update={"recovery": recovery}))
         self.kv_lease_s = float(kv_lease_s)
-        self.endpoint = ""
 
     async def __aenter__(self) -> Self:
         _, self.endpoint = await self._gateways.start(await self.engines())
@@ -62,7 +54,7 @@ class RealFaults:
         self._gateways.end_all()
 
     def cannot(self, fault: str) -> str | None:
-        return None
+        return None if fault in ("see_engines", "kill", "kill_core") else super().cannot(fault)
 
     async def engines(self) -> Sequence[EngineLease]:
         return [
@@ -90,50 +82,5 @@ class RealFaults:
     def _of(self, lease: EngineLease) -> RealEngine:
         return next(engine for engine in self._engines if engine.url == lease.url)
 
-    async def freeze(self, engine: EngineLease) -> None:
-        engine_processes.freeze(engine.pid)
-
-    async def thaw(self, engine: EngineLease) -> None:
-        engine_processes.thaw(engine.pid)
-
-    async def restart(self, engine: EngineLease) -> EngineLease:
-        self._of(engine).kill()
-        await self._start_again(self._of(engine))
-        return next(lease for lease in await self.engines() if lease.url == engine.url)
-
-    async def _start_again(self, engine: RealEngine) -> None:
-        role = engine.spec.role
-        spec = dataclasses.replace(engine.spec, engine_id=f"{role}-{uuid.uuid4().hex[:6]}")
-        again = real_engines._start(
-            spec,
-            model=self._folder / "model",
-            folder=self._folder,
-            model_id=MODEL_ID,
-            http=urlsplit(engine.url).port or 0,
-            side=engine.side_channel_port,
-        )
-        self._engines[self._engines.index(engine)] = again
-        loop = asyncio.get_running_loop()
-        await asyncio.to_thread(real_engines._wait_until_healthy, again, loop.time() + 300)
-
-    @contextlib.asynccontextmanager
-    async def rewired(self, urls: Mapping[str, str]) -> AsyncIterator[str]:
-        async with self._gateways.rewired(await self.engines(), urls) as endpoint:
-            yield endpoint
-
-    @contextlib.asynccontextmanager
-    async def two_gateways(self) -> AsyncIterator[Any]:
-        async with self._gateways.pair(await self.engines()) as pair:
-            yield pair
-
-    @contextlib.asynccontextmanager
-    async def with_directory(self) -> AsyncIterator[Any]:
-        async with self._gateways.with_directory(await self.engines()) as lost:
-            yield lost
-
     async def restore(self) -> None:
-        for engine in list(self._engines):
-            if engine.engine_id in self._dead and self._restarts:
-                self._restarts -= 1
-                engine.kill()  # what its core left behind
-                await self._start_again(engine)
+        """A start takes most of a minute: who is dead stays dead."""

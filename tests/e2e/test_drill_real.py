@@ -49,7 +49,7 @@ def results(
     )
 
     async def drill(engines: list) -> list[Result]:
-        async with RealFaults(engines, folder, kv_lease_s=LEASE_S, restarts=0) as faults:
+        async with RealFaults(engines, folder, kv_lease_s=LEASE_S) as faults:
             return await run(faults, scenarios, options)
 
     with start_engines(specs, folder) as engines:

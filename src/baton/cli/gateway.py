@@ -74,7 +74,7 @@ def command(  # noqa: PLR0917  (click passes by name)
     settings = _settings(config_file)
     logs.configure(settings.logging)
     auth = settings.auth
-    if not (is_loopback(host) or auth.asks_for_keys or auth.allow_anonymous or insecure_no_auth):
+    if auth.is_unsaid and not (is_loopback(host) or insecure_no_auth):
         raise ConfigRefused(
             f"{host} can be reached by others, and no API key is asked for",
             place="--host",

@@ -38,7 +38,7 @@ def refuse_if_open(name: str, host: str, auth: Auth | None, *, insecure: bool) -
             cure="set http_options.host: 127.0.0.1, use Baton's builder with keys, or say"
             " --insecure-no-auth",
         )
-    if not auth.asks_for_keys and not auth.allow_anonymous:
+    if auth.is_unsaid:
         raise ConfigRefused(
             f"{name} would listen on {host}, where others can reach it, and asks nobody for a key",
             place="http_options.host",

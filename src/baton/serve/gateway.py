@@ -53,7 +53,7 @@ class GatewayReplica:
         self._settings = BatonBlock.model_validate(settings)
         configure(self._settings.logging)
         auth = self._settings.auth
-        if not auth.asks_for_keys and not auth.allow_anonymous:
+        if auth.is_unsaid:
             # Where the endpoint listens is in the Serve file's `http_options` and, for a cluster
             # that runs already, nowhere an application can see. So it is said, and not refused.
             log.warning(

@@ -103,6 +103,11 @@ class Auth(Frozen):
         return self.api_keys_env is not None or self.api_keys_file is not None
 
     @property
+    def is_unsaid(self) -> bool:
+        """Whether nothing says who may come in: fine on loopback, and refused elsewhere."""
+        return not self.asks_for_keys and not self.allow_anonymous
+
+    @property
     def keys_path(self) -> Path | None:
         """`api_keys_file` with `~` expanded."""
         return None if self.api_keys_file is None else Path(self.api_keys_file).expanduser()

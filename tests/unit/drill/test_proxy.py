@@ -37,6 +37,7 @@ async def test_a_delay_is_felt_in_each_direction():
         started = time.monotonic()
         async with session.post(proxy.url, data=b"x") as answer:
             await answer.read()
+        # A lower bound: a busy machine can only add to it.
         assert time.monotonic() - started >= 0.1
 
 
@@ -47,7 +48,7 @@ async def test_a_throttle_makes_bytes_take_their_time():
         started = time.monotonic()
         async with session.post(proxy.url, data=b"x" * 20_000) as answer:
             assert len(await answer.read()) == 20_000
-        assert time.monotonic() - started >= 0.2
+        assert time.monotonic() - started >= 0.2  # a lower bound, as above
 
 
 async def test_a_cut_resets_what_is_open_and_the_next_connection_works():

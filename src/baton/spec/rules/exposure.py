@@ -45,11 +45,7 @@ def exposure(document: Any, apps: Sequence[CheckedApp]) -> Iterator[tuple[str, F
     if not isinstance(options, dict):
         return
     host = options.get("host")
-    open_to_all = [
-        app.name
-        for app in apps
-        if app.roles and not (app.baton.auth.asks_for_keys or app.baton.auth.allow_anonymous)
-    ]
+    open_to_all = [app.name for app in apps if app.roles and app.baton.auth.is_unsaid]
     if isinstance(host, str) and not is_loopback(host) and open_to_all:
         yield (
             "BTN-195",
