@@ -238,7 +238,8 @@ class EngineFailed(GatewayError):
 
 
 FailureKind = Literal[
-    "refused",  # no connection: nothing was sent
+    "refused",  # no connection: nothing listens there
+    "unreachable",  # no connection in time: a cut network, or a machine that is gone
     "disconnected",  # the connection broke before the answer's status
     "truncated",  # the answer began and its body broke off
     "timeout",  # no answer in time

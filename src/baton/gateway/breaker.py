@@ -6,7 +6,7 @@ For each engine a small machine, driven by how legs end and by a clock that is h
                          ▲                          │
                          └────── probe fails ───────┘   (a longer cool-off)
 
-- A refused connection opens at once: nothing listens there. Timeouts, 5xx, and answers that break
+- No connection opens at once: nothing listens there. Timeouts, 5xx, and answers that break
   off open after three in a row: one may be the request's fault.
 - The cool-off is 1 s and doubles with each probe that fails, up to 30 s, with a fifth of jitter so
   that several gateways do not probe together.
@@ -45,7 +45,7 @@ LONGEST_COOL_OFF_S = 30.0
 JITTER = 0.2
 FAILURES_IN_A_ROW = 3
 PROBE_PATIENCE_S = 10.0
-AT_ONCE: frozenset[FailureKind] = frozenset({"refused"})
+AT_ONCE: frozenset[FailureKind] = frozenset({"refused", "unreachable"})
 COUNTED: frozenset[FailureKind] = frozenset({
     "disconnected", "truncated", "timeout", "server_error", "unauthorized", "no_params",
 })  # fmt: skip

@@ -52,6 +52,9 @@ class Directory(Protocol):
     def decode_engines(self) -> Sequence[EngineLease]:
         """Decode engines to choose from now."""
 
+    def resting_engines(self) -> Sequence[EngineLease]:
+        """Decode engines that are ready and have just failed: for when there is no other."""
+
     def all_engines(self) -> Sequence[EngineLease]:
         """Every engine that is known, for people to look at."""
 
@@ -124,6 +127,9 @@ class _View:
         # an error.
         sound = self.breakers.sound(ready) or self.breakers.soonest(ready)
         return sound or [e for e in self._engines if _still_decodes(e)]
+
+    def resting_engines(self) -> Sequence[EngineLease]:
+        return [e for e in self._ready("decode") if not self.breakers.allows(e)]
 
     def all_engines(self) -> Sequence[EngineLease]:
         return self._engines

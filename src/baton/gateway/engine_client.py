@@ -100,13 +100,15 @@ class EngineClient:
         """Send a request and wait for the answer's status.
 
         Raises:
-            LegFailed: `refused` or `disconnected`.
+            LegFailed: `refused`, `unreachable` or `disconnected`.
         """
         try:
             response = await self._session.request(
                 method, engine.url + path, data=body, headers=headers, allow_redirects=False
             )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
+        except aiohttp.ConnectionTimeoutError as exc:
+            raise LegFailed("unreachable", engine.replica_id, str(exc)) from exc
+        except aiohttp.ClientConnectorError as exc:
             raise LegFailed("refused", engine.replica_id, str(exc)) from exc
         except (aiohttp.ClientError, OSError) as exc:
             raise LegFailed("disconnected", engine.replica_id, repr(exc)) from exc

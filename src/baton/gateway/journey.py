@@ -30,7 +30,7 @@ from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
@@ -107,6 +107,7 @@ class Journey:
         self._asks_ids = asks_ids
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
+        self._again: str | None = None  # the engine that is asked again, by its replica_id
         self._offer: Handoff | None = None
         self._lease: LeaseWatch | None = None
         self.stage = "admit"
@@ -282,7 +283,12 @@ class Journey:
             engines = [e for e in engines if engine_tag(e.replica_id) == self.ask.tag]
             if not engines:
                 raise ResponseGone("The engine that held this response is gone.")
-        engine = self._parts.inflight.pick(engines, tried) or self._parts.inflight.pick(engines)
+        pick = self._parts.inflight.pick
+        engine = pick(engines, tried)
+        if engine is None:
+            resting = self._resting()
+            again = [e for e in (*engines, *resting) if e.replica_id == self._again]
+            engine = pick(again) or pick(resting, tried) or pick(engines)
         self.timeline.add("route", self.timeline.now() - started)
         if engine is None:
             raise NoEngineAvailable("No decode engine is ready.")
@@ -370,17 +376,22 @@ class Journey:
         self._count(None)
         tried.add(engine.replica_id)
         self._leg_failed("decode", engine, failure)
-        ready = [] if self.ask.tag is not None else self._parts.directory.decode_engines()
+        sound = [] if self.ask.tag is not None else self._parts.directory.decode_engines()
         step = after_decode_failure(
             failure.failure,
             attempt=attempt,
             max_attempts=self._parts.settings.max_attempts,
-            others=any(e.replica_id not in tried for e in ready),
+            others=any(e.replica_id not in tried for e in sound),
+            resting=any(e.replica_id not in tried for e in self._resting()),
             budget=self._parts.budget.left,
         )
         if step == "give_up":
             raise final_error(failure.failure) from failure
+        self._again = engine.replica_id if step == "same_decode" else None
         self._retry("decode", failure)
+
+    def _resting(self) -> Sequence[EngineLease]:
+        return [] if self.ask.tag is not None else self._parts.directory.resting_engines()
 
     # -- both ------------------------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ from baton.errors import DeadlinePassed, DecodeFailed, NoEngineAvailable, Satura
 if TYPE_CHECKING:
     from baton.errors import FailureKind, GatewayError
 
+ASKED_AGAIN: frozenset[FailureKind] = frozenset({
+    "unreachable", "disconnected", "truncated", "error_event", "server_error", "stale_kv",
+})  # fmt: skip
+
 
 def after_prefill_failure(
     kind: FailureKind, *, attempt: int, max_attempts: int, others: bool, budget: bool
@@ -33,21 +37,27 @@ def after_prefill_failure(
 
 
 def after_decode_failure(
-    kind: FailureKind, *, attempt: int, max_attempts: int, others: bool, budget: bool
+    kind: FailureKind,
+    *,
+    attempt: int,
+    max_attempts: int,
+    others: bool,
+    resting: bool,
+    budget: bool,
 ) -> Literal["another_decode", "same_decode", "give_up"]:
     """What follows a decode leg that failed before its first byte.
 
     The same engine is asked again only when it may well answer: it dropped a connection, or could
     not load this request's KV, or not in time. It is not when it refuses, is busy, or let the time
-    pass.
+    pass. An engine with an open circuit (`resting`) is better than an error.
     """
     if attempt >= max_attempts or not budget:
         return "give_up"
     if others:
         return "another_decode"
-    if kind in ("disconnected", "truncated", "error_event", "server_error", "stale_kv"):
+    if kind in ASKED_AGAIN:
         return "same_decode"
-    return "give_up"
+    return "another_decode" if resting else "give_up"
 
 
 def final_error(kind: FailureKind) -> GatewayError:
@@ -56,7 +66,7 @@ def final_error(kind: FailureKind) -> GatewayError:
         return Saturated("Every engine is at capacity.", retry_after_s=2)
     if kind == "timeout":
         return DeadlinePassed("No engine answered in time.")
-    if kind == "refused":
+    if kind in ("refused", "unreachable"):
         return NoEngineAvailable("No decode engine can be reached.")
     return DecodeFailed(f"The engines failed ({kind}) and no other could take the request.")
 

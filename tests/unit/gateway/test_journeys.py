@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 
 import pytest
 
+from baton.errors import LegFailed
+from baton.gateway.engine_client import EngineClient
+from baton.spec.lease import EngineLease
 from baton.spec.schema import Admission, BatonBlock, Disaggregate, Recovery
 from tests.unit.gateway.fakes import LONG, Behave, stack, until
 
@@ -212,6 +217,49 @@ async def test_an_answer_without_tokens_is_an_answer_when_it_says_why_it_ended(p
         assert b'_reason":"stop"' in raw
         assert headers["x-baton-route"] == "pd"
         assert len(s.decode[0].seen) == 1
+
+
+async def test_a_connection_that_is_not_made_in_time_is_tried_again(monkeypatch):
+    """A network that loses a packet, or a gateway that was stopped for a moment."""
+    async with stack() as s:
+        (engine,) = s.decode
+        send, lost = EngineClient.send, []
+
+        async def lossy(self, to, method, path, **more):
+            if to.url == engine.url and path == "/v1/completions" and not lost:
+                lost.append(path)
+                raise LegFailed("unreachable", to.replica_id)
+            return await send(self, to, method, path, **more)
+
+        monkeypatch.setattr(EngineClient, "send", lossy)
+        status, _, headers = await s.complete()
+        assert lost
+        assert (status, headers["x-baton-route"]) == (200, "pd")
+
+
+async def test_no_connection_in_time_is_told_from_a_refusal(monkeypatch):
+    """The queue of the listening socket is full, so that the kernel answers nobody."""
+    monkeypatch.setattr("baton.gateway.engine_client.CONNECT_TIMEOUT_S", 0.2)
+    client = EngineClient()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        host, port = listening.getsockname()
+        lease = EngineLease(
+            replica_id="e", role="decode", url=f"http://{host}:{port}", engine_id="e", model_id="m"
+        )
+        with contextlib.ExitStack() as waiting:
+            for _ in range(4):
+                one = waiting.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex((host, port))
+            with pytest.raises(LegFailed) as failed:
+                await client.send(lease, "GET", "/health")
+    assert failed.value.failure == "unreachable"
+    with pytest.raises(LegFailed) as failed:
+        await client.send(lease, "GET", "/health")
+    assert failed.value.failure == "refused"
+    await client.close()
 
 
 async def test_when_nothing_works_the_error_is_openai_shaped():

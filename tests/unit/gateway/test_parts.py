@@ -258,10 +258,14 @@ def test_a_deadline_that_passed_leaves_no_time_for_another_prefill():
 
 def test_the_same_decode_is_asked_again_only_when_it_may_answer():
     """Not when it refuses, is busy, or let the time pass."""
-    kinds = {"attempt": 1, "max_attempts": 3, "others": False, "budget": True}
-    assert after_decode_failure("error_event", **kinds) == "same_decode"
+    kinds = {"attempt": 1, "max_attempts": 3, "others": False, "resting": False, "budget": True}
+    for kind in ("error_event", "unreachable"):
+        assert after_decode_failure(kind, **kinds) == "same_decode"
+        assert after_decode_failure(kind, **{**kinds, "resting": True}) == "same_decode"
     for kind in ("refused", "busy", "timeout"):
         assert after_decode_failure(kind, **kinds) == "give_up"
+        # An engine that has just failed is better than an error.
+        assert after_decode_failure(kind, **{**kinds, "resting": True}) == "another_decode"
         assert after_decode_failure(kind, **{**kinds, "others": True}) == "another_decode"
     assert after_decode_failure("error_event", **{**kinds, "attempt": 3}) == "give_up"
 

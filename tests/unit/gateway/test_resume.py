@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
+from baton.errors import LegFailed
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
 from baton.spec.schema import BatonBlock, Recovery
@@ -339,6 +340,24 @@ async def test_fifty_streams_survive_the_death_of_their_engine() -> None:
     assert [told.text for told in again] == [told.text for told in whole]
     assert [told.usage for told in again] == [told.usage for told in whole]
     assert [told.finish for told in again] == [told.finish for told in whole]
+
+
+async def test_an_engine_that_has_just_failed_is_better_than_an_error() -> None:
+    """The stream's engine dies while the only other one's circuit is open."""
+    path, body = BODIES["chat"]
+    async with pair(latency=LatencyProfile(tpot_s=0.004)) as p:
+        whole = await p.told(path, body)
+        p.avoid_the_last()
+        stream = asyncio.create_task(p.told(path, body))
+        await until(lambda: p.begun >= 2)
+        breakers = p.app.directory.breakers
+        other = next(e for e in p.app.directory.decode_engines() if e.url == p.decode[-1].url)
+        with contextlib.suppress(LegFailed), breakers.leg(other):
+            raise LegFailed("unreachable", other.replica_id)
+        assert breakers.state(other) == "open"
+        p.decode[0].kill()
+        told = await stream
+    assert (told.text, told.error) == (whole.text, None)
 
 
 async def test_a_caller_who_waits_long_gets_signs_of_life() -> None:
