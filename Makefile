@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 # The pinned set is for CPython 3.11 on x86-64 Linux; tools/setup_env.py says so on any other.
 PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
 BIN := .venv/bin
+# Each test run starts hundreds of interpreters: compiling everything anew doubles its time.
+unexport PYTHONDONTWRITEBYTECODE
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
@@ -26,14 +28,14 @@ demo: env ## Run the whole thing once: two engines, one endpoint, one proof. DEM
 
 .PHONY: test
 test: env ## Run every test: unit first, then contract, integration and end to end
-	@$(BIN)/python -m pytest tests/unit -n 2 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest tests/contract tests/integration $(PYTEST_ARGS)
 	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
 	@$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
 .PHONY: unit
 unit: env ## Run the unit tests (under a minute)
-	@$(BIN)/python -m pytest tests/unit -n 2 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## Run ruff, the formatter's check, mypy and the import contracts
