@@ -9,13 +9,10 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import pytest
 
-from tests.integration.gateway_process import running_gateway
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import openai
 
     from tests.real_engines import RealPair
 
@@ -24,21 +21,6 @@ pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 LONG = "one runner hands the baton to the next and the crowd counts the steps. " * 12
 NEVER = {"x-baton-disaggregate": "never"}
 ALWAYS = {"x-baton-disaggregate": "always", "x-baton-timing": "1"}
-
-
-@pytest.fixture(scope="module")
-def gateway(real_pair: RealPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
-    with running_gateway([real_pair.prefill_url], [real_pair.decode_url], log) as url:
-        yield url
-
-
-@pytest.fixture
-def client(gateway: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{gateway}/v1", api_key="none", max_retries=0, timeout=120
-    ) as client:
-        yield client
 
 
 def complete(gateway: str, headers: dict[str, str], **changes: Any) -> httpx.Response:

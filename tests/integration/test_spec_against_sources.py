@@ -38,15 +38,10 @@ def test_the_snapshot_is_that_of_the_installed_vllm_and_ray() -> None:
     assert done.returncode == 0, done.stderr[-400:]
 
 
-@pytest.fixture(scope="module")
-def outcome() -> dict[str, Any]:
-    """Mutations of good files, judged by Baton and by the real classes in one process.
-
-    150 here; `BATON_MUTATIONS=2000` runs the whole set.
-    """
-    count = os.environ.get("BATON_MUTATIONS", "150")
+def _outcome(script: str, *args: str) -> dict[str, Any]:
+    """What a comparison says, run in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "integration" / "spec_oracle.py"), count, "7"],
+        [sys.executable, str(ROOT / "tests" / "integration" / script), *args],
         capture_output=True,
         text=True,
         check=False,
@@ -56,6 +51,15 @@ def outcome() -> dict[str, Any]:
     assert lines, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(lines[0].removeprefix("outcome:"))
     return found
+
+
+@pytest.fixture(scope="module")
+def outcome() -> dict[str, Any]:
+    """Mutations of good files, judged by Baton and by the real classes in one process.
+
+    150 here; `BATON_MUTATIONS=2000` runs the whole set.
+    """
+    return _outcome("spec_oracle.py", os.environ.get("BATON_MUTATIONS", "150"), "7")
 
 
 def test_the_good_files_are_good_for_ray_and_vllm_too(outcome: dict[str, Any]) -> None:
@@ -83,18 +87,7 @@ def other_direction() -> dict[str, Any]:
 
     A sample here; `BATON_ACCEPTS=0` takes every argument with every value (2,900).
     """
-    count = os.environ.get("BATON_ACCEPTS", "150")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "integration" / "spec_accepts.py"), count, "11"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENV,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("outcome:")]
-    assert lines, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(lines[0].removeprefix("outcome:"))
-    return found
+    return _outcome("spec_accepts.py", os.environ.get("BATON_ACCEPTS", "150"), "11")
 
 
 def test_nothing_is_refused_that_ray_and_vllm_accept(other_direction: dict[str, Any]) -> None:

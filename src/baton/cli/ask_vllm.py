@@ -25,10 +25,8 @@ def judged(report: Report) -> Report:
     faults = _answered(report.checked, report.faults)
     if faults is None:
         return report
-    from baton.spec.check import Report as NewReport
-
     refused = any(fault.severity == "error" for fault in faults)
-    return NewReport(report.loaded, faults, None if refused else report.checked, report.changes)
+    return replace(report, faults=faults, checked=None if refused else report.checked)
 
 
 def judged_file(checked: CheckedFile) -> CheckedFile:

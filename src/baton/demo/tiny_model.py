@@ -11,8 +11,9 @@ trained; they are built so that the greedy answer is worth comparing:
 - The output knows only a small alphabet, so the best logit stands clear of the next one: what
   engines round differently does not change the text, a wrong KV cache does.
 
-The tokenizer has one token for each byte, plus `<s>` and `</s>`; the model never says either of
-these, so an answer always runs to its `max_tokens` or to a stop string.
+The tokenizer has one token for each byte, plus `<s>`, `</s>`, `<think>` and `</think>`; the model
+never says any of these, so an answer always runs to its `max_tokens` or to a stop string, and with
+a reasoning parser that looks for them all of it is thinking.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _config(kv_heads: int, sliding_window: int | None) -> dict[str, Any]:
 
 
 def _tokenizer() -> dict[str, Any]:
-    special = [
+    added = [
         {
             "id": token_id,
             "content": text,
@@ -195,15 +196,20 @@ def _tokenizer() -> dict[str, Any]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": True,
+            "special": special,
         }
-        for token_id, text in ((BOS_ID, "<s>"), (EOS_ID, "</s>"))
+        for token_id, text, special in (
+            (BOS_ID, "<s>", True),
+            (EOS_ID, "</s>", True),
+            (EOS_ID + 1, "<think>", False),
+            (EOS_ID + 2, "</think>", False),
+        )
     ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special,
+        "added_tokens": added,
         "normalizer": None,
         "pre_tokenizer": {
             "type": "ByteLevel",

@@ -31,6 +31,8 @@ class Seen:
     status: int = 0
     """0 when no answer began."""
     text: str = ""
+    reasoning: str = ""
+    """What a model that thinks says before its answer, as vLLM's reasoning parser tells it."""
     finish_reason: str | None = None
     usage: dict[str, int] | None = None
     route: str = ""
@@ -225,10 +227,13 @@ class _Reader:
 
     def _choice(self, choice: dict[str, Any]) -> None:
         seen = self.seen
-        said = (choice["delta"].get("content") if self._chat else choice.get("text")) or ""
-        if said and seen.finish_reason is not None:
+        part = choice["delta"] if self._chat else choice
+        text = part.get("content" if self._chat else "text") or ""
+        reasoning = part.get("reasoning") or ""
+        if (text or reasoning) and seen.finish_reason is not None:
             self._wrong("text after the finish reason")
-        seen.text += said
+        seen.text += text
+        seen.reasoning += reasoning
         if (reason := choice.get("finish_reason")) is not None:
             if seen.finish_reason is not None:
                 self._wrong("two finish reasons")
@@ -251,7 +256,9 @@ class _Reader:
         try:
             answer = json.loads(body)
             (choice,) = answer["choices"]
-            seen.text = (choice["message"]["content"] if self._chat else choice["text"]) or ""
+            part = choice["message"] if self._chat else choice
+            seen.text = part["content" if self._chat else "text"] or ""
+            seen.reasoning = part.get("reasoning") or ""
             seen.finish_reason = choice["finish_reason"]
             seen.usage = _counts(answer["usage"])
         except (ValueError, KeyError, TypeError, AttributeError) as exc:

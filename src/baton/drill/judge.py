@@ -47,12 +47,14 @@ def judge(case: Case, seen: Seen) -> Judged:
 
 def difference(expected: Seen, seen: Seen) -> str:
     """What an answer says otherwise; empty when nothing."""
-    if seen.text != expected.text:
-        place = same_length(expected.text, seen.text)
-        return (
-            f"text differs at character {place}: "
-            f"{seen.text[place : place + 20]!r} instead of {expected.text[place : place + 20]!r}"
-        )
+    for name in ("reasoning", "text"):
+        said, meant = getattr(seen, name), getattr(expected, name)
+        if said != meant:
+            place = same_length(meant, said)
+            return (
+                f"{name} differs at character {place}: "
+                f"{said[place : place + 20]!r} instead of {meant[place : place + 20]!r}"
+            )
     if seen.finish_reason != expected.finish_reason:
         return f"finish_reason {seen.finish_reason!r} instead of {expected.finish_reason!r}"
     if seen.usage != expected.usage:
@@ -62,7 +64,7 @@ def difference(expected: Seen, seen: Seen) -> str:
 
 def is_beginning(expected: Seen, seen: Seen) -> bool:
     """Whether what a caller read before he hung up is how the undisturbed answer begins."""
-    return expected.text.startswith(seen.text)
+    return expected.text.startswith(seen.text) and expected.reasoning.startswith(seen.reasoning)
 
 
 def same_length(one: str, other: str) -> int:

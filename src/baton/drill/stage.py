@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from baton.drill.asks import Case
+    from baton.drill.client import Seen
     from baton.drill.injector import Injector
     from baton.drill.kv import Gauges
     from baton.spec.lease import EngineLease
@@ -176,6 +177,12 @@ class Stage:
     def _recovered(self, judged: Sequence[Judged]) -> float | None:
         return None if self._fault_at is None else recovered_at(judged, self._fault_at)
 
+    def _was_open(self, seen: Seen) -> bool:
+        """Whether the fault came in the middle of this stream."""
+        if self._fault_at is None or seen.first_byte_at is None:
+            return False
+        return seen.first_byte_at <= self._fault_at <= seen.ended_at
+
     async def wait_until_ready(self, endpoint: str) -> None:
         """Until the gateway there has every engine ready. Raises NothingProved."""
         async with Client([endpoint], headers=self.headers) as client:
@@ -219,6 +226,8 @@ class Stage:
         streams = [one.seen for one in everything if one.case.ask.streamed]
         if streams:
             self.note("longest_gap_s", max(seen.longest_gap_s for seen in streams))
+        if thinking := sum(seen.reasoning != "" and self._was_open(seen) for seen in streams):
+            self.note("open_thinking_streams", thinking)
         if retried := sum(one.seen.retried for one in everything):
             self.note("retried_requests", retried)
         if fallbacks := sum(one.seen.fallback for one in everything):

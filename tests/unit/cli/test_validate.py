@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -175,6 +176,28 @@ def test_budget_shows_the_memory_of_each_role(files: Path) -> None:
         validate("-", "--budget", "--format", "json", "--target", "cluster", stdin=text).stdout
     )
     assert [role["role"] for role in data["files"][0]["budgets"]["qwen"]] == ["prefill", "decode"]
+
+
+def test_nothing_is_asked_of_the_network_unless_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is one of the hub's and in no cache; `--online` alone goes and asks for it."""
+    asked: list[object] = []
+
+    def refuse(*args: object, **_: object) -> None:
+        asked.append(args)
+        raise OSError("no network in this test")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "app.yaml").write_text(BASE)
+    for more in ([], ["--budget"], ["--on", "cpu"], ["--fix"], ["--strict", "--format", "json"]):
+        validate(str(tmp_path / "app.yaml"), *more)
+        assert asked == [], more
+    validate(str(tmp_path / "app.yaml"), "--online")
+    assert asked
 
 
 def test_validate_imports_neither_vllm_nor_ray() -> None:

@@ -85,6 +85,27 @@ async def test_a_plain_answer_is_read_whole():
         assert (seen.text, seen.usage, seen.whole) == (TEXT, USAGE, True)
 
 
+async def test_what_a_model_thinks_is_told_from_its_answer():
+    """Streamed and not, in the field of vLLM's reasoning parsers."""
+
+    def said(**delta):
+        choice = {"index": 0, "delta": delta, "finish_reason": delta.pop("reason", None)}
+        return f"data: {json.dumps({'id': 'a', 'choices': [choice]})}\n\n".encode()
+
+    pieces = [said(reasoning="let "), said(reasoning="me", content=None), said(content="see")]
+    seen = await _send(
+        streams(*pieces, said(content="", reason="stop"), DONE), ask(chat=True, stream=True)
+    )
+    assert (seen.reasoning, seen.text, seen.fault) == ("let me", "see", "")
+
+    async def handler(_):
+        message = {"content": None, "reasoning": "let me"}
+        return web.json_response(whole(choices=[{"message": message, "finish_reason": "length"}]))
+
+    seen = await _send(handler, ask(chat=True))
+    assert (seen.reasoning, seen.text, seen.fault) == ("let me", "", "")
+
+
 async def test_a_plain_answer_that_is_none_is_not_whole():
     """A 200 is not enough."""
 

@@ -31,6 +31,7 @@ def test_a_200_that_is_not_whole_is_a_broken_stream_whatever_its_text():
     [
         {"text": TEXT[:-1]},
         {"text": TEXT + "n"},
+        {"reasoning": "let me see"},
         {"text": TEXT.replace("hands", "hannds")},
         {"finish_reason": "stop"},
         {"usage": {**USAGE, "completion_tokens": 7}},
@@ -56,6 +57,8 @@ def test_what_was_read_before_a_hang_up_must_be_the_beginning():
     assert is_beginning(seen(), seen(text=""))
     assert not is_beginning(seen(), seen(text="the runer"))
     assert not is_beginning(seen(), seen(text=TEXT + "!"))
+    assert is_beginning(seen(reasoning="let me see"), seen(reasoning="let", text=""))
+    assert not is_beginning(seen(reasoning="let me see"), seen(reasoning="lt", text=""))
 
 
 def _at(sent_at, ended_at, verdict="right"):

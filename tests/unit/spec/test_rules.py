@@ -50,6 +50,11 @@ PUSH = {
     f"{role}_config.engine_kwargs.kv_transfer_config.kv_connector": "NixlPushConnector"
     for role in ("prefill", "decode")
 }
+SAME_SIDE_CHANNEL = {
+    f"{role}_config.runtime_env.env_vars.VLLM_NIXL_SIDE_CHANNEL_{key}": value
+    for role in ("prefill", "decode")
+    for key, value in (("HOST", "10.0.0.1"), ("PORT", "5600"))
+}
 OWN_POLICY = {"policy_function": "mine:policy"}
 RAYS_POLICY = {"policy_function": "ray.serve.autoscaling_policy:default_autoscaling_policy"}
 DCP = f"{ENGINE}.decode_context_parallel_size"
@@ -91,6 +96,10 @@ CASES = [
     Case("BTN-121", {f"{PRE}.kv_transfer_config.kv_role": "kv_consumer"},
          {f"{PRE}.kv_transfer_config.kv_role": "kv_producer"}),
     Case("BTN-122", {f"{KV}.engine_id": "prefill"}, {f"{KV}.engine_id": "other"}),
+    Case("BTN-122", {f"{KV}.engine_id": "prefill", **SAME_SIDE_CHANNEL},
+         {f"{KV}.engine_id": "other", **SAME_SIDE_CHANNEL}, rays=True, severity="error"),
+    Case("BTN-122", {f"{KV}.engine_id": "prefill", **SAME_SIDE_CHANNEL},
+         {f"{KV}.engine_id": "other", **SAME_SIDE_CHANNEL}, severity="warning"),
     Case("BTN-123", {f"{KV}.kv_connector": "NixlPushConnector"}, PUSH),
     Case("BTN-123", {f"{KV}.kv_connector": "MooncakeConnector"}, {}),
     Case("BTN-124", {f"{KV}.kv_port": 1}, {f"{KV}.kv_load_failure_policy": "fail"}),
@@ -184,6 +193,8 @@ CASES = [
                      f"{ENGINE}.tensor_parallel_size": 2},
          {"decode_config.placement_group_config": {"bundles": [{"GPU": 1}, {"GPU": 1}]},
           f"{ENGINE}.tensor_parallel_size": 2}),
+    Case("BTN-166", {"decode_config.placement_group_config": {"bundles": [{"GPU": 4}]}},
+         {"decode_config.placement_group_config": {"bundles": [{"TPU": 4}]}}),
     Case("BTN-167", {f"{ENGINE}.disable_log_stats": True}, {f"{ENGINE}.disable_log_stats": False}),
     Case("BTN-168", {"ingress_deployment_config": {"num_replicas": 2}}, {}),
     Case("BTN-174", {DEPLOY: {"autoscaling_config": {"min_replicas": 0, "max_replicas": 2}}},
