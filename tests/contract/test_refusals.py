@@ -76,12 +76,6 @@ CASES: dict[str, tuple[dict[str, Any], str, str | None, int]] = {
     "suffix": ({**COMPLETION, "suffix": "x"}, "BadRequestError", None, 400),
     "too many logprobs": ({**COMPLETION, "logprobs": 100}, "BadRequestError", "logprobs", 400),
     "empty tools": ({**CHAT, "tools": []}, "BadRequestError", "tools", 400),
-    "tools without a parser": (
-        {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
-        "BadRequestError",
-        None,
-        400,
-    ),
     "kv_transfer_params is a number": (
         {**COMPLETION, "kv_transfer_params": 5},
         "Bad Request",

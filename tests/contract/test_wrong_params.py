@@ -1,7 +1,11 @@
-"""What wrong `kv_transfer_params` do to an engine. These cases end it: never on the shared pair."""
+"""What a decode engine does that knows no tools, has never met prefill, and what ends it.
+
+Never on the shared pair.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import httpx
@@ -9,6 +13,7 @@ import pytest
 
 from tests.contract.conftest import (
     KINDS,
+    MESSAGES,
     PREFILL_PARAMS,
     PROMPT,
     Pair,
@@ -37,8 +42,35 @@ async def doomed(request, tmp_path):
         yield Pair(request.param, *urls, http)
 
 
-async def test_a_prompt_that_needs_more_blocks_than_are_offered_kills_the_decode_engine(doomed):
-    """A 500, then nothing listens any more; the prefill engine lives. Gateways must check this."""
+async def test_a_stranger_releases_with_its_next_step_and_dies_of_too_few_blocks(doomed):
+    """Things that gateways must know, on one engine that was started for them."""
+    await _tools_without_a_parser_are_refused(doomed)
+    await _a_refusal_frees_nothing_before_the_next_step(doomed)
+    await _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed)
+
+
+async def _tools_without_a_parser_are_refused(doomed):
+    """vLLM's own words."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    body = {"model": MODEL_ID, "messages": MESSAGES, "tools": [tool]}
+    answer = await doomed.post("/v1/chat/completions", body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (400, "BadRequestError", None)
+
+
+async def _a_refusal_frees_nothing_before_the_next_step(doomed):
+    """Behind the handshake only a step looks for what waited for it; an idle engine has none."""
+    params = await doomed.prefill()
+    body = {"model": "nope", "prompt": PROMPT, "kv_transfer_params": params}
+    assert (await doomed.post("/v1/completions", body)).status_code == 404
+    await asyncio.sleep(1.5)
+    assert await doomed.metric("kv_cache_usage_perc") > 0
+    await doomed.complete(prompt="a step", max_tokens=1)
+    await eventually(doomed.kv_is_free)
+
+
+async def _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed):
+    """A 500, then nothing listens any more; the prefill engine lives."""
     prefill = {"model": MODEL_ID, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
     answer = await doomed.post(
         "/v1/completions",

@@ -18,7 +18,7 @@ import msgspec
 from baton.errors import LegFailed
 from baton.gateway.engine_client import failure_of_status
 from baton.gateway.openai_errors import reshape
-from baton.gateway.prefill import RequestRejected
+from baton.gateway.prefill import RequestRejected, usable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ def decode_body(
 
     With `asks_ids` it also asks for token ids, so that another engine can go on (`resume`).
     """
-    copy = {key: value for key, value in body.items() if key != "request_id"}
+    copy = {key: value for key, value in usable(body, route).items() if key != "request_id"}
     if route.path == "/v1/responses":
         # The id names the engine that holds the response, so that any gateway finds it again.
         copy["request_id"] = f"resp_{engine_tag(engine.replica_id)}{uuid.uuid4().hex}"

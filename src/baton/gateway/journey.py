@@ -311,6 +311,7 @@ class Journey:
             self._parts.releases.give_up(offer, Event.REFUSED)
             return answer
         offer.move(Event.TOOK)
+        self._parts.releases.met(offer, engine.replica_id)
         if not engines_guard(offer.params, engine):
             await lease.refuse_late_answer(answer.close)
         return answer

@@ -35,6 +35,20 @@ DROPPED = frozenset({
     "request_id",           # the answer's id is decode's business
 })  # fmt: skip
 
+# A null that the caller may send and vLLM takes for "as usual", until it has computed everything
+# and builds its answer, which has no room for it (0.29, `ResponsesRequest` against
+# `ResponsesResponse`, entrypoints/openai/responses/protocol.py). The caller would get a 400, and
+# prefill's KV, whose params were in that answer, would stay until its lease ends.
+NULL_IS_ABSENT: dict[str, frozenset[str]] = {
+    "responses": frozenset({"background", "truncation"}),
+}
+
+
+def usable(body: Body, route: Route) -> Body:
+    """A copy of the caller's body without what vLLM would stumble over when it answers."""
+    absent = NULL_IS_ABSENT.get(route.dialect, frozenset())
+    return {key: value for key, value in body.items() if value is not None or key not in absent}
+
 
 class RequestRejected(Exception):
     """An engine says that the caller's request is wrong. `body` is its OpenAI-shaped answer."""
@@ -47,7 +61,7 @@ class RequestRejected(Exception):
 
 def prefill_body(body: Body, route: Route) -> Body:
     """A copy of the caller's body for the prefill leg: same prompt, one token, not streamed."""
-    copy = {key: value for key, value in body.items() if key not in DROPPED}
+    copy = {key: value for key, value in usable(body, route).items() if key not in DROPPED}
     if copy.get("stream"):
         copy.pop("stream_options", None)  # only allowed with stream; kept otherwise, to be refused
     copy["stream"] = False

@@ -8,8 +8,9 @@ offer when a decode engine rejects a request that carries its params
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from baton.errors import LegFailed
@@ -45,7 +46,13 @@ closed soon, so that a storm of hang-ups does not keep prefill busy for nobody.
 ONE_STEP_BYTES = 32 * 1024
 """A body smaller than this is prefilled in one step: 8,192 tokens (vLLM's usual
 max_num_batched_tokens) of four bytes."""
+NUDGES_S = (0.3, 0.7, 2.0)
+"""When a decode engine that has never met the prefill engine gets something to do, each after the
+one before. vLLM 0.29 shakes hands in the background and looks for what waited for it in its next
+step only (`_ready_requests`, nixl/pull_worker.py `start_load_kv`); an engine without work takes
+none, and prefill would hold the KV until its lease ends."""
 _PATIENT_LEGS = 8
+_MAX_MET = 16_384
 _MAX_PENDING = 1000
 _RELEASE_ENGINES = 2
 
@@ -76,10 +83,23 @@ class Releases:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up: Counter[str] = Counter()
+        self._nudges: set[asyncio.Task[None]] = set()
+        self._met: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @property
     def pending(self) -> int:
         return len(self._tasks)
+
+    def met(self, handoff: Handoff, decode_engine: str) -> None:
+        """This decode engine (its `replica_id`) has read KV of the handoff's prefill engine."""
+        self._note(handoff.params, decode_engine)
+
+    def _note(self, params: KVTransferParams, decode_engine: str) -> None:
+        pair = (params.remote_engine_id, decode_engine)
+        self._met[pair] = None
+        self._met.move_to_end(pair)
+        if len(self._met) > _MAX_MET:
+            self._met.popitem(last=False)
 
     def give_up(
         self,
@@ -166,7 +186,11 @@ class Releases:
 
     async def _reject(self, handoff: Handoff, not_through: str | None) -> bool:
         body = encode_body(release_body(handoff.params))
-        engines = sorted(self._engines(), key=lambda e: e.replica_id == not_through)
+        peer = handoff.params.remote_engine_id
+        engines = sorted(
+            self._engines(),
+            key=lambda e: (e.replica_id == not_through, (peer, e.replica_id) not in self._met),
+        )
         for engine in engines[:_RELEASE_ENGINES]:
             try:
                 status, _ = await self._client.fetch(
@@ -185,6 +209,8 @@ class Releases:
                 continue
             if status in (400, 404):
                 log.debug("KV released", extra={"request_id": handoff.request_id})
+                if (peer, engine.replica_id) not in self._met:
+                    self._nudge_later(handoff, engine)
                 return True
             log.warning(
                 "a KV release got an unexpected answer",
@@ -192,14 +218,37 @@ class Releases:
             )
         return False
 
+    def _nudge_later(self, handoff: Handoff, engine: EngineLease) -> None:
+        task = asyncio.create_task(self._nudge(handoff, engine))
+        self._nudges.add(task)
+        task.add_done_callback(self._nudges.discard)
+
+    async def _nudge(self, handoff: Handoff, engine: EngineLease) -> None:
+        """Give an engine steps to take: the release may wait for one (`NUDGES_S`)."""
+        body = encode_body(nudge_body(engine.model_id))
+        for wait_s in NUDGES_S:
+            await asyncio.sleep(wait_s)
+            if (handoff.params.remote_engine_id, engine.replica_id) in self._met:
+                return  # it has read something of that engine meanwhile
+            with contextlib.suppress(LegFailed):
+                await self._client.fetch(
+                    engine,
+                    "POST",
+                    "/v1/completions",
+                    timeout_s=RELEASE_TIMEOUT_S,
+                    body=body,
+                    headers=self._headers(f"{handoff.request_id}-n"),
+                )
+        self._note(handoff.params, engine.replica_id)
+
     async def close(self, timeout_s: float = 2.0) -> None:
         """Wait for what is pending, then stop it."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout_s)
-        for task in set(self._tasks):
+        tasks = self._tasks | self._nudges
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def event_of(failure: BaseException) -> Event:
@@ -234,3 +283,8 @@ def release_body(params: KVTransferParams) -> dict[str, Any]:
         "suffix": "x",
         "kv_transfer_params": params.model_dump(),
     }
+
+
+def nudge_body(model: str) -> dict[str, Any]:
+    """The smallest request that makes an engine take a step."""
+    return {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0}

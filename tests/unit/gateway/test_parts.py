@@ -189,6 +189,17 @@ def test_the_prefill_leg_of_a_response_stores_nothing():
     assert prefill_body({"input": "x"}, RESPONSES)["store"] is False
 
 
+def test_a_null_that_vllm_has_no_room_for_in_its_answer_is_left_out_of_both_legs():
+    """It would compute everything, answer 400, and keep the KV. Other nulls are the engine's."""
+    body = {"input": "x", "background": None, "truncation": None, "user": None}
+    for leg in (prefill_body(body, RESPONSES), decode_body(body, RESPONSES, _lease("d"), None)):
+        assert "background" not in leg
+        assert "truncation" not in leg
+        assert leg["user"] is None
+    assert prefill_body({"background": None}, CHAT)["background"] is None
+    assert prefill_body({"background": False}, RESPONSES)["background"] is False
+
+
 def test_a_response_id_tells_its_engine():
     """And ids of others tell none."""
     body = decode_body({"input": "x", "request_id": "mine"}, RESPONSES, _lease("d7"), None)

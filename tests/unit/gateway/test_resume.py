@@ -18,6 +18,7 @@ import uvicorn
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import LegFailed
+from baton.gateway import releases
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
 from baton.spec.schema import BatonBlock, Recovery
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 PROMPT = "Hand the baton over, and over again, and never let it fall. " * 3
 CHAT = {"messages": [{"role": "user", "content": PROMPT}]}
 GREEDY = {"model": "simulated", "temperature": 0, "max_tokens": 60}
+REFUSED = {**GREEDY, "prompt": PROMPT, "logprobs": 40}
+"""Decode answers 200 to it, and then refuses."""
 
 
 @dataclass
@@ -385,11 +388,26 @@ async def test_an_error_after_a_sign_of_life_is_an_event() -> None:
     assert told.events[-1]["error"]["type"]
 
 
+async def test_a_release_through_an_engine_that_has_never_met_prefill_is_not_left_to_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Decode refuses the first request that it ever gets; it is given a step to take, once."""
+    monkeypatch.setattr(releases, "NUDGES_S", (0.05, 0.05))
+    async with pair(1) as p:
+        asked = p.decode[0].core.counts.finished
+        for _ in range(2):
+            told = await p.told("/v1/completions", REFUSED, x_baton_disaggregate="always")
+            assert told.error is not None
+            await until(lambda: p.prefill.core.pool.leases == 0, seconds=3)
+        await until(lambda: not p.app._parts.releases._nudges)
+        assert asked["length"] == 2  # both nudges of the first time, none of the second
+        assert p.prefill.core.pool.expired_requests == 0
+
+
 async def test_a_refusal_inside_a_stream_leaves_no_kv_behind() -> None:
     """vLLM refuses some values only when it has answered 200, and lets nothing go then."""
-    body = {**GREEDY, "prompt": PROMPT, "logprobs": 40}
     async with pair(1) as p:
-        told = await p.told("/v1/completions", body, x_baton_disaggregate="always")
+        told = await p.told("/v1/completions", REFUSED, x_baton_disaggregate="always")
         assert told.error is not None
         assert told.error["code"] == 400
         assert p.app.timelines.as_list()[0]["route"] == "pd"

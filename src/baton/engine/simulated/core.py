@@ -107,7 +107,7 @@ class Core:
         if not kv.get("do_remote_prefill"):
             return
         if (remote := RemoteKv.of(kv)) is not None:
-            self._peers.release(remote)
+            self._peers.reject(remote)
         else:
             self.die(_INCOMPLETE)
 
@@ -138,6 +138,7 @@ class Core:
         holding = await self._wait_for_blocks(len(generation.tokens), remote)
         run: Run | None = None
         try:
+            self._peers.step()
             context = await self._fill(generation, remote, plan)
             self.counts.running += 1
             run = Run(
@@ -163,6 +164,7 @@ class Core:
             else:
                 self.pool.give_back(holding if run is None else run.holding)
             self._room.set()
+            self._peers.step()
 
     async def _remote(self, generation: Generation) -> RemoteKv | None:
         """Where the KV comes from; None for here. What vLLM cannot bear kills it here too."""
@@ -221,7 +223,7 @@ class Core:
                     return holding
         except asyncio.CancelledError:
             if remote is not None:
-                self._peers.release(remote)
+                self._peers.reject(remote)
             raise
         finally:
             self.counts.waiting_capacity -= 1

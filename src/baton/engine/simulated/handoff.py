@@ -21,7 +21,7 @@ import aiohttp
 from baton.engine.simulated.text import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from baton.engine.simulated.metrics import Counts
     from baton.engine.simulated.settings import EngineSettings
@@ -77,6 +77,7 @@ class Peers:
         self._known: dict[str, _Peer] = {}
         self._session: aiohttp.ClientSession | None = None
         self._notices: set[asyncio.Task[None]] = set()
+        self._parked: list[RemoteKv] = []
 
     async def close(self) -> None:
         for notice in self._notices:
@@ -110,6 +111,32 @@ class Peers:
         """Tell the prefill side that its blocks are no longer needed. Nobody waits for it."""
         self._notify(remote, {"release": [remote.request_id]})
 
+    def reject(self, remote: RemoteKv) -> None:
+        """Release an offer that is not read here.
+
+        Where the prefill side was never met, the handshake comes first and the release goes out
+        with this engine's next step (`step`): vLLM 0.29, `_ready_requests` in nixl/pull_worker.py.
+        """
+        if remote.engine_id in self._known:
+            self.release(remote)
+        else:
+            self._keep(self._meet_and_park(remote))
+
+    async def _meet_and_park(self, remote: RemoteKv) -> None:
+        try:
+            await self._meet(remote)
+        except KvLoadFailed as exc:
+            self._counts.failed_notifications += 1
+            logger.warning("%s was not notified: %s", remote.engine_id, exc)
+        else:
+            self._parked.append(remote)
+
+    def step(self) -> None:
+        """The engine computes something: what waited for a handshake goes out."""
+        parked, self._parked = self._parked, []
+        for remote in parked:
+            self.release(remote)
+
     @contextlib.contextmanager
     def heartbeats(self, remote: RemoteKv) -> Iterator[None]:
         """Keep the offer alive while the request waits here."""
@@ -125,7 +152,10 @@ class Peers:
             self._notify(remote, {"heartbeat": [remote.request_id]})
 
     def _notify(self, remote: RemoteKv, message: dict[str, list[str]]) -> None:
-        notice = asyncio.get_running_loop().create_task(self._send(remote, message))
+        self._keep(self._send(remote, message))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        notice = asyncio.get_running_loop().create_task(work)
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
 

@@ -85,9 +85,23 @@ async def test_a_decode_request_that_waits_keeps_the_lease_alive(start, monkeypa
 async def test_a_decode_request_that_is_refused_frees_prefills_blocks(start, change, status):
     """Nobody will come for them."""
     prefill, decode = await start("prefill"), await start("decode")
+    await decode.text(kv_transfer_params=await prefill.prefill())
     params = await prefill.prefill()
     answer = await decode.complete(kv_transfer_params=params, **change)
     assert answer.status_code == status
+    await eventually(lambda: prefill.engine.core.pool.usage == 0)
+    assert prefill.engine.core.pool.expired_requests == 0
+
+
+async def test_a_refusal_by_a_stranger_frees_nothing_before_its_next_step(start):
+    """Behind the handshake only a step looks for what waited for it; an idle engine has none."""
+    prefill, decode = await start("prefill"), await start("decode")
+    params = await prefill.prefill()
+    answer = await decode.complete(kv_transfer_params=params, model="nope")
+    assert answer.status_code == 404
+    await asyncio.sleep(0.3)
+    assert prefill.engine.core.pool.usage > 0
+    await decode.text(prompt="a step", max_tokens=1)
     await eventually(lambda: prefill.engine.core.pool.usage == 0)
     assert prefill.engine.core.pool.expired_requests == 0
 
