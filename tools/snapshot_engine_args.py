@@ -228,6 +228,11 @@ def choices_of_engine_args() -> dict[str, Any]:
     return {key: kind for key, kind in found.items() if owners[key] == 1}
 
 
+NULL_ENDS_LATER = frozenset({
+    "model_loader_extra_config",  # default_loader.py, when the weights are loaded
+})  # fmt: skip
+
+
 def nulls_of_engine_args(engine: dict[str, Any]) -> set[str]:
     """Arguments whose `null` vLLM takes although their type has none: its classes are asked.
 
@@ -239,7 +244,7 @@ def nulls_of_engine_args(engine: dict[str, Any]) -> set[str]:
         return {
             key
             for key, entry in engine.items()
-            if key != "model"
+            if key not in ("model", *NULL_ENDS_LATER)
             and not _has_null(entry["type"])
             and refusal_of({"max_model_len": 256, key: None}, model, on_cpu=True) is None
         }

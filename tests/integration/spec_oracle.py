@@ -27,6 +27,9 @@ from tests.unit.spec.mutations import GOOD_FILES, dump, load, mutate_text, mutat
 def refused_by_ray(config: Any) -> str | None:
     """What Ray's own classes say to a Serve config."""
     from ray import serve
+    from ray.llm._internal.serve.core.server.llm_server import (
+        _merge_replica_actor_and_child_actor_bundles,
+    )
     from ray.llm._internal.serve.engines.vllm.vllm_models import VLLMEngineConfig
     from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import PDServingArgs
     from ray.serve.schema import ServeDeploySchema
@@ -42,8 +45,22 @@ def refused_by_ray(config: Any) -> str | None:
             for role in (pair.prefill_config, pair.decode_config):
                 engine = VLLMEngineConfig.from_llm_config(role)
                 engine.get_initialization_kwargs()
-                _ = engine.placement_bundles
-                serve.deployment(type("Engine", (), {}), **role.deployment_config)
+                # As Ray Serve LLM does it: ray 2.60 `llm_server.py`, `get_deployment_options`.
+                actor = role.deployment_config.get("ray_actor_options", {})
+                resources = {
+                    "CPU": actor.get("num_cpus", 1),
+                    "GPU": actor.get("num_gpus", 0),
+                    **actor.get("resources", {}),
+                    **({"memory": actor["memory"]} if "memory" in actor else {}),
+                }
+                options = {
+                    **role.deployment_config,
+                    "placement_group_bundles": _merge_replica_actor_and_child_actor_bundles(
+                        engine.placement_bundles, resources
+                    ),
+                    "placement_group_strategy": engine.placement_strategy,
+                }
+                serve.deployment(type("Engine", (), {}), **options)
     except Exception as exc:  # noqa: BLE001 - whatever they raise is a refusal
         return f"{type(exc).__name__}: {exc}"
     return None

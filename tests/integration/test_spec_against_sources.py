@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -57,9 +58,12 @@ def _outcome(script: str, *args: str) -> dict[str, Any]:
 def outcome() -> dict[str, Any]:
     """Mutations of good files, judged by Baton and by the real classes in one process.
 
-    150 here; `BATON_MUTATIONS=2000` runs the whole set.
+    Each run draws its own; `BATON_MUTATIONS=COUNT,SEED` draws the same again.
     """
-    return _outcome("spec_oracle.py", os.environ.get("BATON_MUTATIONS", "150"), "7")
+    chosen = f"2000,{random.randrange(1_000_000)}"
+    count, seed = os.environ.get("BATON_MUTATIONS", chosen).split(",")
+    sys.stderr.write(f"BATON_MUTATIONS={count},{seed}\n")
+    return _outcome("spec_oracle.py", count, seed)
 
 
 def test_the_good_files_are_good_for_ray_and_vllm_too(outcome: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ def lora(app: AppView) -> Iterator[Finding]:
     `validate_dynamic_lora_loading_path`.
     """
     prefill, decode = app.roles
+    in_decode, in_prefill = decode.config.get("lora_config"), prefill.config.get("lora_config")
     if not app.is_rays:
         for role in app.roles:
             for at, holder in (
@@ -46,8 +47,8 @@ def lora(app: AppView) -> Iterator[Finding]:
                         cure="remove it, or merge the adapter into the"
                         " weights; Ray's own import_path serves adapters",
                     )
-        return
-    in_decode, in_prefill = decode.config.get("lora_config"), prefill.config.get("lora_config")
+        if in_decode or in_prefill:
+            return
     if (in_decode is None) != (in_prefill is None):
         has, lacks = (decode, prefill) if in_prefill is None else (prefill, decode)
         yield Finding(

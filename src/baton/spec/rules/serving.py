@@ -134,15 +134,24 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
     Source: ray 2.60 `llm_server.py`, `get_deployment_options`: "placement_group_bundles and
     placement_group_strategy must not be specified in deployment_config"; `common/placement.py`,
     `PlacementGroupConfig.validate_bundle_options`; `serve/api.py` refuses `gang_scheduling_config`
-    beside a placement strategy, which Ray Serve LLM always sets.
+    beside a placement strategy, which Ray Serve LLM always sets, and `_private/config.py` refuses
+    `max_replicas_per_node` beside bundles, which it always sets as well. What the replica's actor
+    asks for is added to them: a null there ends in a TypeError
+    (`_merge_replica_actor_and_child_actor_bundles`). A label selector goes to
+    `ray.util.placement_group.validate_placement_group`; a single one is repeated for each bundle
+    (`serve/_private/config.py`, `_normalize_bundle_label_selector`).
     """
     for role in app.roles:
+        yield from _label_selector(role)
+        yield from _actor_options(role)
         for key in (
             "placement_group_bundles",
             "placement_group_strategy",
             "gang_scheduling_config",
+            "max_replicas_per_node",
         ):
-            unset = key == "gang_scheduling_config" and role.deployment.get(key) is None
+            nullable = key in ("gang_scheduling_config", "max_replicas_per_node")
+            unset = nullable and role.deployment.get(key) is None
             if key in role.deployment and not unset:
                 yield Finding(
                     role.at("deployment_config", key),
@@ -235,6 +244,40 @@ def accelerator(app: AppView) -> Iterator[Finding]:
                 allowed="a GPU's name, or nothing",
                 cure="remove accelerator_type",
             )
+
+
+def _actor_options(role: RoleView) -> Iterator[Finding]:
+    options = mapping(role.deployment.get("ray_actor_options"))
+    for key in ("num_cpus", "num_gpus", "memory", "resources"):
+        if key in options and options[key] is None:
+            yield Finding(
+                role.at("deployment_config", "ray_actor_options", key),
+                f"`{key}` is empty, and Ray Serve LLM adds it to the bundles",
+                found="null",
+                allowed="a mapping" if key == "resources" else "a number",
+                cure=f"remove {key}, or give it a value",
+            )
+
+
+def _label_selector(role: RoleView) -> Iterator[Finding]:
+    key = "placement_group_bundle_label_selector"
+    asked = role.deployment.get(key)
+    if asked is None:
+        return
+    count = len(role.bundles)
+    of_labels = isinstance(asked, list) and all(
+        isinstance(labels, dict)
+        and all(isinstance(part, str) for pair in labels.items() for part in pair)
+        for labels in asked
+    )
+    if not of_labels or len(asked) not in (1, count):
+        yield Finding(
+            role.at("deployment_config", key),
+            f"`{key}` is no list of labels, one for each bundle",
+            found=shown(asked),
+            allowed=f"a list of 1 or {count} mappings from a label to a value, both texts",
+            cure='write [{"ray.io/market-type": "spot"}]',
+        )
 
 
 @rule("BTN-166", "warning", "bundles that do not match the number of workers")

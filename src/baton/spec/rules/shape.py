@@ -233,6 +233,13 @@ def engine_values(app: AppView) -> Iterator[Finding]:
 _KNOWN_TYPES: dict[str, Any] = {
     "hf_overrides": {"dict": "any"},
     "quantization_config": {"union": [{"dict": "any"}, "null"]},
+    # The annotation has "auto" as well, which `MambaConfig.validate_backend` refuses.
+    "mamba_backend": {
+        "union": [
+            {"choice": ["cpu", "flashinfer", "triton", "CPU", "FLASHINFER", "TRITON"]},
+            "null",
+        ]
+    },
 }
 _REGISTRIES = {
     "quantization": "quantization_methods",
@@ -250,7 +257,8 @@ def _with_registry(key: str, entry: dict[str, Any]) -> Any:
     if key == "reasoning_parser":
         names.append("")  # vLLM's own default
     kind = {"choice": names}
-    return {"union": [kind, "null"]} if entry["default"] is None else kind
+    nothing = entry["default"] is None or "null" in (mapping(entry["type"]).get("union") or ())
+    return {"union": [kind, "null"]} if nothing else kind
 
 
 @rule("BTN-190", "error", "a `baton` block that does not hold")
