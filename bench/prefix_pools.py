@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.gateway.candidates import Candidates
 from baton.gateway.prefixes import PrefixIndex, Prompt
-from baton.gateway.routing import Choice, InFlight, Router, compared_by
+from baton.gateway.routing import Choice, InFlight, Router
 from baton.spec.lease import EngineLease, EngineLoad
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ def short_share(draw: random.Random, count: int) -> Iterator[Ask]:
         )
 
 
+def nothing_shared(draw: random.Random, count: int) -> Iterator[Ask]:
+    """Prompts of 400 to 4,000 tokens that have nothing in common."""
+    for number in range(count):
+        tokens = draw.randint(400, 4000)
+        yield Ask([(number, tokens)], chat(text_of(f"q{number}", tokens), "?"))
+
+
 def turns(draw: random.Random, count: int, live: int = 48) -> Iterator[Ask]:
     """Conversations of 2 to 10 turns, 48 at once, behind one of four system prompts."""
     systems = [("system " + text_of(f"s{n}", 800), 800) for n in range(4)]
@@ -117,7 +124,12 @@ def turns(draw: random.Random, count: int, live: int = 48) -> Iterator[Ask]:
             open_.remove(talk)
 
 
-LOADS = {"shared_prefix": shared, "conversations": turns, "short_share": short_share}
+LOADS = {
+    "shared_prefix": shared,
+    "conversations": turns,
+    "short_share": short_share,
+    "nothing_shared": nothing_shared,
+}
 
 
 @dataclass
@@ -165,12 +177,17 @@ class RoundRobin:
         pass
 
 
-def gateway(policy: str, seed: int, compared: int) -> tuple[InFlight, Any]:
+def gateway(
+    policy: str, seed: int, gateways: int, compared: int | None
+) -> tuple[InFlight, RoundRobin | Router]:
     inflight = InFlight()
     if policy == "round_robin":
         return inflight, RoundRobin()
     index = PrefixIndex() if policy == "prefix" else None
-    return inflight, Router(inflight, random.Random(seed), index, compared=compared)
+    router = Router(inflight, random.Random(seed), index, gateways)
+    if compared is not None:
+        router._compared = compared
+    return inflight, router
 
 
 class Pool:
@@ -256,7 +273,7 @@ def simulate(
     engines: int = 8,
     slow: int = 0,
     gateways: int = 1,
-    requests: int = 2000,
+    requests: int = 1500,
     utilisation: float = 0.7,
     cache_tokens: int = 30_000,
     compared: int | None = None,
@@ -273,15 +290,14 @@ def simulate(
         requests: In all.
         utilisation: What the pool would have if no cache ever hit.
         cache_tokens: Of each engine.
-        compared: `Router`'s; None: as the gateway sets it.
+        compared: Up to so many engines are all compared; None: as the router does.
     """
-    compared = compared_by(gateways) if compared is None else compared
     draw = random.Random(seed)
     asks = list(LOADS[load](draw, requests))
     work_s = statistics.mean(STEP_S + ask.tokens / TOKENS_PER_S for ask in asks)
     pool = Pool(
         [Engine(cache_tokens, TOKENS_PER_S / (1 + (n < slow))) for n in range(engines)],
-        [gateway(policy, seed * 100 + n, compared) for n in range(gateways)],
+        [gateway(policy, seed * 100 + n, gateways, compared) for n in range(gateways)],
         draw,
     )
     pool.run(asks, utilisation * engines / work_s)

@@ -1,9 +1,10 @@
 """What a choice of an engine costs, and what choosing by prefix is worth.
 
-`cost`: microseconds a choice with 2 to 1,000 engines, candidates from the directory included.
-The rest runs a model of prefill pools (`prefix_pools.py`; no vLLM in it) behind the gateway's own
-router: `worth` policies against each other, `compare` how many engines to compare, `bounds` how
-much busier an engine with the prefix may be. Prints JSON; medians over rounds with other seeds.
+`cost`: microseconds of CPU time a choice, with 2 to 1,000 engines, a prompt of 5 KB, its keys and
+the directory's candidates included. The rest runs a model of prefill pools (`prefix_pools.py`; no
+vLLM in it) behind the gateway's own router: `worth` policies against each other, `compare` how many
+engines to compare, `bounds` how much busier an engine with the prefix may be. Prints JSON: medians
+over rounds; those of the model are with other seeds, and come out the same each time.
 
     PYTHONPATH=src python bench/routing.py --json bench/results/routing.json
 """
@@ -31,16 +32,17 @@ from baton.gateway.routing import Choice, InFlight, Router
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BUSY: dict[str, Any] = {"utilisation": 1.2, "requests": 1500}
+BUSY: dict[str, Any] = {"utilisation": 1.2}
 
 
 def median_us(action: Callable[[], object], rounds: int, count: int) -> float:
+    """Microseconds of CPU time: nothing here waits, and others may be using the machine."""
     taken = []
     for _ in range(rounds):
-        started = time.perf_counter()
+        started = time.thread_time()
         for _ in range(count):
             action()
-        taken.append((time.perf_counter() - started) / count * 1e6)
+        taken.append((time.thread_time() - started) / count * 1e6)
     return round(statistics.median(taken), 2)
 
 
@@ -52,7 +54,8 @@ def cost_at(engines: int, rounds: int, count: int) -> dict[str, float]:
     directory._see(leases)
     index = PrefixIndex()
     router = Router(InFlight(), draw, index)
-    by_load = Router(InFlight(), draw)
+    by_load, all_compared = Router(InFlight(), draw), Router(InFlight(), draw)
+    all_compared._compared = engines
     bodies = [chat(f"{n} " + "You are careful. " * 240, "What is next? " * 20) for n in range(64)]
     for body in bodies:
         for _ in range(4):
@@ -71,9 +74,7 @@ def cost_at(engines: int, rounds: int, count: int) -> dict[str, float]:
     broken = directory.breakers._circuit(leases[-1])
     broken.opened, broken.closes_at = 1, float("inf")
     found["prefix_one_circuit_open"] = median_us(lambda: choose(router), rounds, count)
-    found["compare_all"] = median_us(
-        lambda: choose(Router(InFlight(), draw, compared=engines)), rounds, count
-    )
+    found["compare_all"] = median_us(lambda: choose(all_compared), rounds, count)
     return found
 
 
@@ -124,7 +125,9 @@ def worth(rounds: int) -> dict[str, Any]:
             for policy in ("round_robin", "load", "prefix")
         }
         of["prefix_to_round_robin"] = {
-            name: round(value / of["round_robin"][name], 2) for name, value in of["prefix"].items()
+            name: round(value / of["round_robin"][name], 2)
+            for name, value in of["prefix"].items()
+            if of["round_robin"][name]
         }
     return found
 
@@ -156,7 +159,7 @@ def bounds(rounds: int) -> dict[str, Any]:
         for part, requests in ((0.0, 0.0), (0.0, 1.0), (0.25, 2.0), chosen, (0.5, 6.0), (1.0, 16)):
             routing.BOUND_LOAD, routing.BOUND_REQUESTS = part, requests
             runs = {
-                load: median_of(rounds, "prefix", load=load, utilisation=busy, requests=1500)
+                load: median_of(rounds, "prefix", load=load, utilisation=busy)
                 for load, busy in (
                     ("shared_prefix", 1.8),
                     ("conversations", 1.8),

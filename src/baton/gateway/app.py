@@ -45,7 +45,7 @@ from baton.gateway.recovery import RetryBudget
 from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
-from baton.gateway.routing import InFlight, Router, compared_by, release_takers
+from baton.gateway.routing import InFlight, Router, release_takers
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
@@ -120,7 +120,7 @@ class GatewayApp:
             self.inflight,
             random.Random(),  # noqa: S311 - no secret; each gateway draws its own
             PrefixIndex() if settings.routing.prefix_affinity else None,
-            compared=compared_by(settings.gateway.num_replicas),
+            settings.gateway.num_replicas,
         )
         self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)

@@ -8,7 +8,7 @@
    more it may have to do. Prefill then computes only what it lacks; decode pulls only what it
    lacks, or computes less when it is alone.
 3. **Home.** A beginning that nobody is known to hold has two engines where every gateway looks
-   first, so that what one gateway does not know of another's requests costs little.
+   first, so that what a gateway does not know of the others' requests costs little.
 
 A choice depends on what is handed in and on the random numbers, so a seed repeats it.
 Why it is so, with numbers: docs/decisions/0013.
@@ -38,8 +38,9 @@ BOUND_LOAD = 0.25
 BOUND_REQUESTS = 4.0
 """For the whole of its prompt held, an engine may be busier than the choice by load by this part of
 that one's load, and by so many requests. For a share of the prompt, by that share of both."""
-HOME_WORTH = 0.5
-"""The share that a home counts as."""
+HOME_WORTH = 0.25
+"""The share that a home counts as with several gateways. With one it only decides between equals: a
+prompt that nobody shares would have waited for nothing."""
 
 Why = Literal["only", "load", "prefix", "home", "spill"]
 
@@ -121,7 +122,7 @@ class Router:
         inflight: Its own requests.
         random: Draws the engines that are compared.
         prefixes: What it knows of the engines' caches; None: choices go by load alone.
-        compared: Up to so many engines are all compared.
+        gateways: How many share the engines, this one included.
     """
 
     def __init__(
@@ -129,13 +130,13 @@ class Router:
         inflight: InFlight,
         random: Random,
         prefixes: PrefixIndex | None = None,
-        *,
-        compared: int = COMPARED,
+        gateways: int = 1,
     ) -> None:
         self._inflight = inflight
         self._random = random.random
         self._prefixes = prefixes
-        self._compared = compared
+        self._compared = COMPARED if gateways <= FEW_GATEWAYS else 2
+        self._home_worth = HOME_WORTH if gateways > 1 else 0.0
         self._turn = 0
         self._read: object = None
 
@@ -215,7 +216,7 @@ class Router:
         """The first of the prompt's two homes that is within the bound."""
         for place in (prompt.home, prompt.home // len(pool)):
             engine = pool[place % len(pool)]
-            if self.load(engine) <= bound(base, HOME_WORTH):
+            if self.load(engine) <= bound(base, self._home_worth):
                 return engine
         return None
 
@@ -226,11 +227,6 @@ def _present(pool: Candidates, holders: Iterable[Holder]) -> Iterator[EngineLeas
         engine = pool.by_id.get(replica_id)
         if engine is not None and engine.engine_id == engine_id:
             yield engine
-
-
-def compared_by(gateways: int) -> int:
-    """Up to how many engines a gateway compares, when so many share them."""
-    return COMPARED if gateways <= FEW_GATEWAYS else 2
 
 
 def bound(load: float, held: float) -> float:
