@@ -116,7 +116,7 @@ class GatewayApp:
         self.keys = keys
         keys.forget = self.metrics.forget_key
         self.inflight = InFlight()
-        self._router = Router(
+        self.router = Router(
             self.inflight,
             random.Random(),  # noqa: S311 - no secret; each gateway draws its own
             PrefixIndex() if settings.routing.prefix_affinity else None,
@@ -172,7 +172,7 @@ class GatewayApp:
                     client,
                     self.directory,
                     self.inflight,
-                    self._router,
+                    self.router,
                     releases,
                     self.metrics,
                     self.settings.recovery,

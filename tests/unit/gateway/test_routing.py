@@ -481,5 +481,5 @@ async def test_a_failed_leg_teaches_nothing():
     async with stack(prefill=2) as s:
         s.prefill[0].always = s.prefill[1].always = type(s.prefill[0].always)(status=500)
         await s.post("/v1/chat/completions", _chat(LONG, "x"))
-        learned = s.app._router._prefixes._holders.values()
+        learned = s.app.router._prefixes._holders.values()
         assert {name for holders in learned for name, _ in holders} == {s.decode[0].url}
