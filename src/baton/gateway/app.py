@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,12 @@ from baton.gateway.lease_guard import LeaseGuard
 from baton.gateway.lifespan import lifespan
 from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
+from baton.gateway.prefixes import PrefixIndex
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
-from baton.gateway.routing import InFlight, release_takers
+from baton.gateway.routing import InFlight, Router, release_takers
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
@@ -114,6 +116,12 @@ class GatewayApp:
         self.keys = keys
         keys.forget = self.metrics.forget_key
         self.inflight = InFlight()
+        self.router = Router(
+            self.inflight,
+            random.Random(),  # noqa: S311 - no secret; each gateway draws its own
+            PrefixIndex() if settings.routing.prefix_affinity else None,
+            settings.gateway.num_replicas,
+        )
         self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._model_ids = model_ids
@@ -164,6 +172,7 @@ class GatewayApp:
                     client,
                     self.directory,
                     self.inflight,
+                    self.router,
                     releases,
                     self.metrics,
                     self.settings.recovery,

@@ -25,6 +25,7 @@ from baton.gateway.directory import SECRET_HEADER, need_decode
 from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
+from baton.gateway.prefixes import prompt_of
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
 from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from baton.gateway.releases import Releases
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
-    from baton.gateway.routing import InFlight
+    from baton.gateway.routing import Choice, InFlight, Router
     from baton.observe.metrics import GatewayMetrics
     from baton.observe.timeline import Timeline
     from baton.spec.lease import EngineLease
@@ -56,6 +57,7 @@ class Parts:
     client: EngineClient
     directory: Directory
     inflight: InFlight
+    router: Router
     releases: Releases
     metrics: GatewayMetrics
     settings: Recovery
@@ -105,6 +107,7 @@ class Journey:
         self.timeline = timeline
         self._avoid = avoid
         self._asks_ids = asks_ids
+        self._prompt = prompt_of(ask)
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
         self._again: str | None = None  # the engine that is asked again, by its replica_id
@@ -147,7 +150,7 @@ class Journey:
                 started = self.timeline.now()
                 try:
                     with self._parts.directory.breakers.leg(engine):
-                        return await self._decode_in_time(engine, attempt)
+                        answer = await self._decode_in_time(engine, attempt)
                 except LegFailed as failure:
                     self._offer = None  # released or spent: the next try has its own or none
                     self.timeline.failed_attempt(
@@ -160,6 +163,10 @@ class Journey:
                     if attempt + 1 >= self._parts.settings.max_attempts and not alone:
                         alone = True
                         self._fall_back(f"decode_{failure.failure}")
+                else:
+                    if not answer.refused:
+                        self._parts.router.learn(engine, self._prompt)
+                    return answer
         finally:
             if self._offer is not None:
                 # Not taken: the caller went away, or an error leaves through here.
@@ -199,10 +206,11 @@ class Journey:
         failed_as = "no_prefill_engine"
         for attempt in range(1, parts.settings.max_attempts + 1):
             started = timeline.now()
-            engine = parts.inflight.pick(parts.directory.prefill_engines(), tried)
+            choice = parts.router.pick(parts.directory.prefill_engines(), tried, self._prompt)
             timeline.add("route", timeline.now() - started)
-            if engine is None:
+            if choice is None:
                 break
+            engine = self._chosen("prefill", choice)
             tried.add(engine.replica_id)
             timeline.prefill_engine = engine.replica_id
             self.stage = "prefill"
@@ -229,6 +237,7 @@ class Journey:
                 self._retry("prefill", failure)
                 continue
             timeline.add("prefill", timeline.now() - started)
+            parts.router.learn(engine, self._prompt)
             self.stage = "route"
             return offer
         timeline.prefill_engine = None
@@ -283,16 +292,16 @@ class Journey:
             engines = [e for e in engines if engine_tag(e.replica_id) == self.ask.tag]
             if not engines:
                 raise ResponseGone("The engine that held this response is gone.")
-        pick = self._parts.inflight.pick
-        engine = pick(engines, tried)
-        if engine is None:
+        pick = self._parts.router.pick
+        choice = pick(engines, tried, self._prompt)
+        if choice is None:
             resting = self._resting()
             again = [e for e in (*engines, *resting) if e.replica_id == self._again]
-            engine = pick(again) or pick(resting, tried) or pick(engines)
+            choice = pick(again) or pick(resting, tried) or pick(engines)
         self.timeline.add("route", self.timeline.now() - started)
-        if engine is None:
+        if choice is None:
             raise NoEngineAvailable("No decode engine is ready.")
-        return engine
+        return self._chosen("decode", choice)
 
     async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
         """Decode, and believe it only while prefill's lease on what it read surely lived."""
@@ -395,6 +404,11 @@ class Journey:
         return [] if self.ask.tag is not None else self._parts.directory.resting_engines()
 
     # -- both ------------------------------------------------------------------------------------
+
+    def _chosen(self, leg: str, choice: Choice) -> EngineLease:
+        self.timeline.choices[leg] = {"why": choice.why, "held": round(choice.held, 3)}
+        self._parts.metrics.choices.labels(leg, choice.why).inc()
+        return choice.engine
 
     def _leg_failed(self, leg: str, engine: EngineLease, failure: LegFailed) -> None:
         log.warning(

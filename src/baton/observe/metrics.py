@@ -45,6 +45,13 @@ class GatewayMetrics:
             ["leg", "kind"],
             registry=self.registry,
         )
+        self.choices = Counter(
+            "baton_routing_choices",
+            "Engines that were chosen for a leg, by why: only, load, prefix, home, spill"
+            " (definitions: baton.gateway.routing.Choice).",
+            ["leg", "why"],
+            registry=self.registry,
+        )
         self.stages = Histogram(
             "baton_stage_seconds",
             "What each stage took (definitions: baton.observe.timeline).",

@@ -20,6 +20,9 @@ stage              from → to
                    HTTP shows no border between handoff and decode there
 =================  =====================================================================
 
+`choices` says for each leg why the last engine was chosen, and what share of the prompt's beginning
+it was known to `held` (`gateway.routing.Choice`).
+
 `ttft_s` is received → first body byte to the caller. `total_s` is received → last byte.
 """
 
@@ -52,6 +55,7 @@ class Timeline:
         "_started",
         "attempts",
         "bytes_out",
+        "choices",
         "decode_engine",
         "fallbacks",
         "outcome",
@@ -81,6 +85,7 @@ class Timeline:
         self.outcome = "running"
         self.prefill_engine: str | None = None
         self.decode_engine: str | None = None
+        self.choices: dict[str, dict[str, Any]] = {}
         self.fallbacks: list[str] = []
         self.attempts: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
@@ -146,6 +151,7 @@ class Timeline:
             "outcome": self.outcome,
             "prefill_engine": self.prefill_engine,
             "decode_engine": self.decode_engine,
+            "choices": dict(self.choices),
             "fallbacks": list(self.fallbacks),
             "attempts": list(self.attempts),
             "resumes": list(self.resumes),
@@ -164,6 +170,7 @@ class Timeline:
             "outcome": self.outcome,
             "prefill": self.prefill_engine,
             "decode": self.decode_engine,
+            **{f"{leg}_why": choice["why"] for leg, choice in self.choices.items()},
             **{f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
             "total_s": None if self.total_s is None else round(self.total_s, 6),

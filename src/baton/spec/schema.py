@@ -34,6 +34,14 @@ class Disaggregate(Frozen):
     mode: Literal["auto", "always", "never"] = "auto"
 
 
+class Routing(Frozen):
+    """How an engine is chosen among those that are ready."""
+
+    prefix_affinity: bool = True
+    """Prefer an engine that has computed the prompt's beginning, unless it is much busier. Load
+    alone when false: for engines without a prefix cache (`enable_prefix_caching: false`)."""
+
+
 class Recovery(Frozen):
     """How long a leg may take, and what is tried again."""
 
@@ -174,6 +182,7 @@ class BatonBlock(Frozen):
 
     transport: Transport = Transport()
     disaggregate: Disaggregate = Disaggregate()
+    routing: Routing = Routing()
     recovery: Recovery = Recovery()
     admission: Admission = Admission()
     auth: Auth = Auth()
