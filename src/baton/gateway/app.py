@@ -44,6 +44,7 @@ from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight, release_takers
+from baton.gateway.ways import Ways
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
@@ -114,6 +115,7 @@ class GatewayApp:
         self.keys = keys
         keys.forget = self.metrics.forget_key
         self.inflight = InFlight()
+        self.ways = Ways(directory, self.inflight, self.metrics.costs)
         self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._model_ids = model_ids
@@ -266,6 +268,7 @@ class GatewayApp:
                 raw,
                 mode=self.settings.disaggregate.mode,
                 known_models=self.model_ids,
+                ways=self.ways,
             )
         except CallerGone:
             timeline.gone()
@@ -277,6 +280,7 @@ class GatewayApp:
         me = asyncio.current_task()
         resumer = Resumer(parts, ask, timeline) if ask.streamed else None
         journey = Journey(parts, ask, timeline, asks_ids=resumer is not None and resumer.asks_ids)
+        lesson = self.ways.lesson(ask, timeline)
         hung_up = False
 
         async def watch() -> None:
@@ -301,6 +305,7 @@ class GatewayApp:
             me.uncancel()
         finally:
             watcher.cancel()
+            lesson.close()
             timeline.finish("ok")
             gone = timeline.outcome == "hangup"
             stage = journey.stage if gone else None

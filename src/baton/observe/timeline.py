@@ -21,6 +21,9 @@ stage              from → to
 =================  =====================================================================
 
 `ttft_s` is received → first body byte to the caller. `total_s` is received → last byte.
+`choice` is what the cost model said of a request that it was asked about: `way`, `reason`,
+`prompt_tokens` as estimated, and the predicted seconds `pd_s` (prefill and handoff), `local_s`
+(prefill on decode) and `stall_s` (what streams there lose by that, added up).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Stage = Literal[
     "admit", "route", "prefill", "handoff", "decode", "local_prefill", "answer", "overflow"
@@ -45,6 +48,16 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
+class Watcher(Protocol):
+    """Is told at once how each leg went."""
+
+    def stage_ended(self, stage: Stage, seconds: float) -> None:
+        """A stage took so long."""
+
+    def leg_failed(self, leg: str, kind: str, seconds: float) -> None:
+        """A leg broke, after so long."""
+
+
 class Timeline:
     """Filled in as the request goes its way; read when it has ended (or when asked on the way)."""
 
@@ -52,11 +65,13 @@ class Timeline:
         "_started",
         "attempts",
         "bytes_out",
+        "choice",
         "decode_engine",
         "fallbacks",
         "outcome",
         "path",
         "prefill_engine",
+        "prompt_tokens",
         "reason",
         "received_at",
         "request_id",
@@ -67,6 +82,7 @@ class Timeline:
         "streamed",
         "total_s",
         "ttft_s",
+        "watcher",
     )
 
     def __init__(self, request_id: str, path: str) -> None:
@@ -76,6 +92,10 @@ class Timeline:
         self.path = path
         self.route: str | None = None
         self.reason: str | None = None
+        self.choice: dict[str, Any] | None = None
+        self.prompt_tokens: int | None = None
+        """Where an engine has counted them."""
+        self.watcher: Watcher | None = None
         self.streamed = False
         self.status = 0
         self.outcome = "running"
@@ -101,12 +121,16 @@ class Timeline:
     def add(self, stage: Stage, seconds: float) -> None:
         """Add to a stage: `route` happens twice in a P/D request, a retried leg again."""
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+        if self.watcher is not None:
+            self.watcher.stage_ended(stage, seconds)
 
     def failed_attempt(self, leg: str, engine: str, kind: str, seconds: float) -> None:
         """Note a leg that broke: its time belongs to no stage."""
         self.attempts.append(
             {"leg": leg, "engine": engine, "kind": kind, "seconds": round(seconds, 6)}
         )
+        if self.watcher is not None:
+            self.watcher.leg_failed(leg, kind, seconds)
 
     def resumed(self, how: str, engine: str, kind: str, seconds: float) -> None:
         """Note a stream that broke and goes on: how, whose died, and for how long it stood."""
@@ -141,6 +165,8 @@ class Timeline:
             "received_at": round(self.received_at, 6),
             "route": self.route,
             "reason": self.reason,
+            "choice": self.choice,
+            "prompt_tokens": self.prompt_tokens,
             "streamed": self.streamed,
             "status": self.status,
             "outcome": self.outcome,
