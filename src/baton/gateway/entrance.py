@@ -62,6 +62,7 @@ class Entrance:
         """
         try:
             tokens = 0 if self._counts is None else await self._count(journey.ask, parts)
+            journey.timeline.prompt_tokens = tokens or None
             # Without any prefill engine it goes to decode alone, and waits for decode only.
             place = self._admission.ask(
                 holder.name,

@@ -33,8 +33,10 @@ from baton.gateway.request_body import encode_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from baton.gateway.cost import WayChoice
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
+    from baton.gateway.eligibility import PromptSize
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
     from baton.gateway.recovery import RetryBudget
@@ -79,6 +81,17 @@ class Ask:
     """Why decode does it alone; None to disaggregate."""
     tag: str | None = None
     """The only decode engine that can answer, by its tag."""
+    size: PromptSize | None = None
+    """Of a prompt that could go both ways."""
+    choice: WayChoice | None = None
+    """What the cost model said, where it was asked."""
+
+    @property
+    def reason(self) -> str:
+        """Why it goes the way that it goes."""
+        if self.why_alone is not None:
+            return self.why_alone
+        return "mode_always" if self.choice is None else self.choice.reason
 
 
 def leg_headers(directory: Directory, ask_headers: dict[str, str], leg_id: str) -> dict[str, str]:
@@ -116,7 +129,8 @@ class Journey:
         self.stage = "admit"
         self.prefill_done: Callable[[], None] = lambda: None
         timeline.route = "pd" if ask.why_alone is None else "decode_only"
-        timeline.reason = ask.why_alone or "disaggregated"
+        timeline.reason = ask.reason
+        timeline.way = None if ask.choice is None else ask.choice.as_dict()
 
     def _time_left(self) -> float:
         left = self._parts.settings.request_timeout_s - self.timeline.since_received()
@@ -281,6 +295,7 @@ class Journey:
         except Exception as failure:
             parts.releases.give_up(handoff, event_of(failure))
             raise
+        self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
         return handoff
 
     # -- decode ----------------------------------------------------------------------------------

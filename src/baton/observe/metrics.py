@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from baton.observe.costs import CostMetrics
 from baton.observe.pools import PoolMetrics
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ class GatewayMetrics:
         self._directory_failures = 0
         self._key_failures = 0
         self.pools = PoolMetrics(self.registry)
+        self.costs = CostMetrics(self.registry)
 
     def observe(self, timeline: Timeline) -> None:
         """Count a request that has ended."""

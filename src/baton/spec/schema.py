@@ -29,7 +29,7 @@ class Transport(Frozen):
 
 
 class Disaggregate(Frozen):
-    """Whether prefill and decode are done on two engines."""
+    """Whether prefill and decode are done on two engines; `auto`: where measurements favour it."""
 
     mode: Literal["auto", "always", "never"] = "auto"
 
