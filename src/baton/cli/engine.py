@@ -53,7 +53,8 @@ from baton.errors import ConfigRefused
     "faults",
     multiple=True,
     metavar="SPEC",
-    help="refuse, hang, hang_at=K, die_at=K, drop_at=K, slow=X, fail_kv_load, garbage, unhealthy; "
+    help="refuse, hang, hang_at=K, die_at=K, drop_at=K, slow=X, fail_kv_load, "
+    "kv_bytes_per_s=X, kv_delay_s=X, garbage, unhealthy; "
     "*N behind it for the next N requests only. Also at runtime: POST /sim/faults.",
 )
 def command(**options: Any) -> None:

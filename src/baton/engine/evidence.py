@@ -42,7 +42,27 @@ class WorkerEvidence:
             "observed_backends": sorted(getattr(agent, "backends", {}) or {}),
             "kv_buffer_device": getattr(worker, "kv_buffer_device", None),
             "checks_lease": checks_lease(worker),
+            "kv_bytes_per_token": _kv_bytes_per_token(worker),
         }
+
+
+def _kv_bytes_per_token(worker: Any) -> int:
+    """Bytes of KV that this worker hands over for a token; 0 when it does not say.
+
+    vLLM 0.29, nixl/base_worker.py `register_kv_caches`: bytes of a block in each registered region,
+    and the tokens of such a block. Windows of hybrid models count in full, so it is the most.
+    """
+    lengths = getattr(worker, "block_len_per_layer", None)
+    block_size = getattr(worker, "block_size", None)
+    if not lengths or type(block_size) is not int or block_size < 1:
+        return 0
+    return int(sum(lengths) // block_size)
+
+
+def kv_bytes_per_token(workers: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes of KV that a token has in all workers together; 0 unless each of them says."""
+    each = [int(worker.get("kv_bytes_per_token") or 0) for worker in workers]
+    return sum(each) if all(each) else 0
 
 
 def gather_evidence(

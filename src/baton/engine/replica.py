@@ -18,7 +18,7 @@ import ray
 from ray import serve
 from ray.serve.llm import LLMServer
 
-from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_lease_s
+from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_bytes_per_token, kv_lease_s
 from baton.engine.life import ActorDirectory, ReplicaLife
 from baton.engine.load import read_counts
 from baton.engine.ports import bind_first_free, hold_port
@@ -149,6 +149,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
                 "max_model_len": vllm_config.model_config.max_model_len,
                 "block_size": vllm_config.cache_config.block_size,
                 "kv_lease_s": kv_lease_s(kv_transfer),
+                "kv_bytes_per_token": kv_bytes_per_token(workers),
                 "tensor_parallel_size": vllm_config.parallel_config.tensor_parallel_size,
                 "vllm_version": vllm_version,
                 "evidence": gather_evidence(workers, kv_transfer),

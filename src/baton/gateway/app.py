@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,13 @@ from baton.gateway.lease_guard import LeaseGuard
 from baton.gateway.lifespan import lifespan
 from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
+from baton.gateway.prefixes import PrefixIndex
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
-from baton.gateway.routing import InFlight, release_takers
+from baton.gateway.routing import InFlight, Router, release_takers
+from baton.gateway.ways import Ways
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.timeline import Timeline, TimelineRing
 
@@ -114,6 +117,13 @@ class GatewayApp:
         self.keys = keys
         keys.forget = self.metrics.forget_key
         self.inflight = InFlight()
+        self.router = Router(
+            self.inflight,
+            random.Random(),  # noqa: S311 - no secret; each gateway draws its own
+            PrefixIndex() if settings.routing.prefix_affinity else None,
+            settings.gateway.num_replicas,
+        )
+        self.ways = Ways(directory, self.inflight, self.metrics.costs)
         self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._model_ids = model_ids
@@ -164,6 +174,7 @@ class GatewayApp:
                     client,
                     self.directory,
                     self.inflight,
+                    self.router,
                     releases,
                     self.metrics,
                     self.settings.recovery,
@@ -266,6 +277,7 @@ class GatewayApp:
                 raw,
                 mode=self.settings.disaggregate.mode,
                 known_models=self.model_ids,
+                ways=self.ways,
             )
         except CallerGone:
             timeline.gone()
@@ -277,6 +289,7 @@ class GatewayApp:
         me = asyncio.current_task()
         resumer = Resumer(parts, ask, timeline) if ask.streamed else None
         journey = Journey(parts, ask, timeline, asks_ids=resumer is not None and resumer.asks_ids)
+        lesson = self.ways.lesson(ask, timeline)
         hung_up = False
 
         async def watch() -> None:
@@ -301,6 +314,7 @@ class GatewayApp:
             me.uncancel()
         finally:
             watcher.cancel()
+            lesson.close()
             timeline.finish("ok")
             gone = timeline.outcome == "hangup"
             stage = journey.stage if gone else None

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from baton.errors import LegFailed
+from baton.gateway.candidates import Candidates
 from baton.gateway.prefill import RequestRejected
 
 if TYPE_CHECKING:
@@ -107,9 +108,13 @@ class Breakers:
             return probed_at is None or self._clock() >= probed_at + PROBE_PATIENCE_S
         return state == "closed"
 
-    def sound(self, engines: Sequence[EngineLease]) -> list[EngineLease]:
+    def sound(self, engines: Sequence[EngineLease]) -> Candidates:
         """The engines that may be asked now, in their order."""
-        return [engine for engine in engines if self.allows(engine)]
+        candidates = Candidates.of(engines)
+        known = [candidates.by_id.get(replica_id) for replica_id in self._circuits]
+        return candidates.without(
+            [e.replica_id for e in known if e is not None and not self.allows(e)]
+        )
 
     def soonest(self, engines: Sequence[EngineLease]) -> list[EngineLease]:
         """The one whose cool-off ends first: for when an error would be the only other answer."""

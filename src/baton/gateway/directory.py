@@ -18,6 +18,7 @@ import msgspec
 
 from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
 from baton.gateway.breaker import Breakers
+from baton.gateway.candidates import Candidates
 from baton.gateway.engine_client import EngineClient
 from baton.spec.lease import DirectorySnapshot, EngineLease
 
@@ -100,7 +101,7 @@ class _View:
     def __init__(self, interval_s: float) -> None:
         self.breakers = Breakers()
         self._interval_s = interval_s
-        self._engines: tuple[EngineLease, ...] = ()
+        self._see(())
         self._secret: str | None = None
         self._read_at: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -114,28 +115,36 @@ class _View:
     def age_s(self) -> float | None:
         return None if self._read_at is None else time.monotonic() - self._read_at
 
-    def _ready(self, role: Role) -> list[EngineLease]:
-        return [e for e in self._engines if e.role == role and e.state == "ready"]
+    def _see(self, engines: tuple[EngineLease, ...]) -> None:
+        """Take over what was read, sorted once so that no request has to."""
+        self._engines = engines
+        self._ready: dict[Role, Candidates] = {
+            role: Candidates.of(
+                [e for e in engines if e.role == role and e.state == "ready"], read=engines
+            )
+            for role in ("prefill", "decode")
+        }
+        self._model_ids = frozenset(e.model_id for e in engines if e.model_id)
 
     def prefill_engines(self) -> Sequence[EngineLease]:
         # Without prefill there is still decode alone, so an open circuit is not worth a try.
-        return self.breakers.sound(self._ready("prefill"))
+        return self.breakers.sound(self._ready["prefill"])
 
     def decode_engines(self) -> Sequence[EngineLease]:
-        ready = self._ready("decode")
+        ready = self._ready["decode"]
         # Without decode there is nothing: an engine that failed, or is about to go, is better than
         # an error.
         sound = self.breakers.sound(ready) or self.breakers.soonest(ready)
         return sound or [e for e in self._engines if _still_decodes(e)]
 
     def resting_engines(self) -> Sequence[EngineLease]:
-        return [e for e in self._ready("decode") if not self.breakers.allows(e)]
+        return [e for e in self._ready["decode"] if not self.breakers.allows(e)]
 
     def all_engines(self) -> Sequence[EngineLease]:
         return self._engines
 
     def model_ids(self) -> frozenset[str]:
-        return frozenset(e.model_id for e in self._engines if e.model_id)
+        return self._model_ids
 
     async def _read(self) -> None:
         raise NotImplementedError
@@ -194,7 +203,7 @@ class LeaseDirectory(_View):
         if self._lost:
             log.info("the directory can be read again", extra={"engines": len(snapshot.engines)})
         self._lost = False
-        self._engines = snapshot.engines
+        self._see(snapshot.engines)
         self.breakers.keep(snapshot.engines)
         self._secret = snapshot.engine_secret
         self._read_at = time.monotonic()
@@ -267,11 +276,13 @@ class FixedDirectory(_View):
                 seen[url] = role
         if not decode_urls:
             raise ConfigRefused("no decode engine is given", cure="add --decode http://HOST:PORT")
-        self._engines = tuple(
-            EngineLease(
-                replica_id=url, role=role, url=url, engine_id="", model_id="", state="starting"
+        self._see(
+            tuple(
+                EngineLease(
+                    replica_id=url, role=role, url=url, engine_id="", model_id="", state="starting"
+                )
+                for url, role in seen.items()
             )
-            for url, role in seen.items()
         )
 
     def model_ids(self) -> frozenset[str]:
@@ -280,9 +291,8 @@ class FixedDirectory(_View):
     async def _read(self) -> None:
         if self._client is None:
             self._client = EngineClient()
-        self._engines = tuple(
-            await asyncio.gather(*(self._probe(self._client, e) for e in self._engines))
-        )
+        client = self._client
+        self._see(tuple(await asyncio.gather(*(self._probe(client, e) for e in self._engines))))
         self._read_at = time.monotonic()
 
     async def _probe(self, client: EngineClient, engine: EngineLease) -> EngineLease:

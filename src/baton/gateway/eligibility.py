@@ -146,7 +146,7 @@ def why_decode_alone(body: Body, mode: Mode) -> str | None:
     """The name of the reason to leave prefill on decode, or None to disaggregate.
 
     `always` still leaves to decode what P/D cannot do right. `auto` also leaves prompts that are
-    too short for a handoff to pay; the cost model that compares measured times comes later.
+    too short for a handoff ever to pay; of the others, `cost` compares measured times.
     """
     if mode == "never":
         return "mode_never"
@@ -158,19 +158,53 @@ def why_decode_alone(body: Body, mode: Mode) -> str | None:
     return None
 
 
+_PROMPT_KEYS = (
+    "prompt", "messages", "input", "system", "instructions", "tools", "documents",
+    "chat_template_kwargs",
+)  # fmt: skip
+
+
 def at_most(body: Body, limit: int) -> bool:
     """Whether the prompt surely has fewer than `limit` tokens. Stops counting when it does not."""
-    prompt = body.get("prompt")
     left = limit
-    for value in (
-        prompt, body.get("messages"), body.get("input"), body.get("system"),
-        body.get("instructions"), body.get("tools"), body.get("documents"),
-        body.get("chat_template_kwargs"),
-    ):  # fmt: skip
-        left = _count_down(value, left)
+    for key in _PROMPT_KEYS:
+        left = _count_down(body.get(key), left)
         if left <= 0:
             return False
     return True
+
+
+@dataclass(frozen=True)
+class PromptSize:
+    """How long a prompt is.
+
+    Args:
+        bytes: Of its text, in UTF-8; a number or a flag counts one.
+        tokens: Exactly, where the caller sent token ids.
+    """
+
+    bytes: int
+    tokens: int | None = None
+
+
+def prompt_size(body: Body) -> PromptSize:
+    """The size of the one prompt in a request."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt:
+        ids = prompt[0] if len(prompt) == 1 and isinstance(prompt[0], list) else prompt
+        if ids and type(ids[0]) is int:
+            return PromptSize(len(ids), len(ids))
+    return PromptSize(sum(_size(body.get(key)) for key in _PROMPT_KEYS))
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode(errors="replace"))
+    if isinstance(value, dict):
+        return sum(_size(item) for key, item in value.items() if key not in _LABELS)
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return 0 if value is None else 1
 
 
 _LABELS = frozenset({"role", "type"})

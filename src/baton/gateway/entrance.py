@@ -62,6 +62,7 @@ class Entrance:
         """
         try:
             tokens = 0 if self._counts is None else await self._count(journey.ask, parts)
+            journey.timeline.prompt_tokens = tokens or None
             # Without any prefill engine it goes to decode alone, and waits for decode only.
             place = self._admission.ask(
                 holder.name,
@@ -144,7 +145,7 @@ class Entrance:
             return 0
         if not summed and limit is not None and at_most(ask.body, limit):
             return 0  # it has fewer bytes than it may have tokens
-        counts = await self._counts.count(ask, parts.client, parts.directory, parts.inflight)
+        counts = await self._counts.count(ask, parts.client, parts.directory, parts.router)
         engines = parts.directory.all_engines()
         context = min((e.max_model_len for e in engines if e.max_model_len > 0), default=0)
         check_length(counts, limit=limit, context=context)

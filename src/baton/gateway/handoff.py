@@ -213,6 +213,14 @@ class KVTransferParams(BaseModel):
             raise ValueError("no KV block is offered")
         return value
 
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens whose KV is offered: all of the prompt. None where the engine does not say."""
+        # vLLM 0.29, nixl/pull_scheduler.py `request_finished`: the tokens that were computed, and
+        # the one that prefill sampled was not.
+        said = (self.model_extra or {}).get("remote_num_tokens")
+        return said if type(said) is int and said > 0 else None
+
 
 class Handoff:
     """One request's KV on one prefill engine.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from baton.errors import ModelUnknown, RequestRefused
 from baton.gateway.decode import tag_in
-from baton.gateway.eligibility import why_decode_alone
+from baton.gateway.eligibility import prompt_size, why_decode_alone
 from baton.gateway.journey import Ask, engine_path
 from baton.gateway.request_body import parse_body
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from baton.gateway.eligibility import Mode
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
+    from baton.gateway.ways import Ways
 
 _MODES: dict[bytes, Mode] = {b"always": "always", b"never": "never"}
 # What engines get of the caller's headers. Not the key, not cookies, and none of the headers that
@@ -30,6 +32,7 @@ def understand(
     *,
     mode: Mode,
     known_models: frozenset[str],
+    ways: Ways,
 ) -> Ask:
     """What the caller asks of the engines.
 
@@ -40,6 +43,7 @@ def understand(
         raw: The body.
         mode: The deployment's `disaggregate.mode`; the caller's header goes before it.
         known_models: Names that `model` may have; empty when nothing is known yet.
+        ways: Chooses where `auto` leaves a choice.
 
     Raises:
         RequestRefused: The body, `stream`, `model` or a header is wrong.
@@ -62,7 +66,7 @@ def understand(
     body = parse_body(raw)
     _check_model(body, known_models)
     previous = body.get("previous_response_id")
-    return Ask(
+    ask = Ask(
         route=route,
         method=method,
         path=path,
@@ -72,6 +76,23 @@ def understand(
         why_alone=why_decode_alone(body, mode) if route.kind == "pd" else "route",
         tag=tag_in(previous) if isinstance(previous, str) else None,
     )
+    return ask if route.kind != "pd" else _with_a_way(ask, body, mode, ways)
+
+
+def _with_a_way(ask: Ask, body: Body, mode: Mode, ways: Ways) -> Ask:
+    """The way of a request that generates: told, forced, or chosen by what both ways cost."""
+    unfit = ask.why_alone
+    if unfit == "mode_never":  # said before anything else was looked at
+        unfit = why_decode_alone(body, "always")
+    if unfit is None:  # only what could go both ways teaches what they take
+        size = prompt_size(body)
+        ask = replace(ask, size=size)
+        if mode == "auto":
+            choice = ways.choose(size, streamed=ask.streamed)
+            alone = choice.reason if choice.way == "local" else None
+            ask = replace(ask, choice=choice, why_alone=alone)
+    ways.count("pd" if ask.why_alone is None else "local", ask.reason)
+    return ask
 
 
 def _mode(caller: Caller, configured: Mode) -> Mode:

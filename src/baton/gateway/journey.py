@@ -25,6 +25,7 @@ from baton.gateway.directory import SECRET_HEADER, need_decode
 from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
+from baton.gateway.prefixes import prompt_of
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
 from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
@@ -32,15 +33,17 @@ from baton.gateway.request_body import encode_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from baton.gateway.cost import WayChoice
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
+    from baton.gateway.eligibility import PromptSize
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
     from baton.gateway.recovery import RetryBudget
     from baton.gateway.releases import Releases
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
-    from baton.gateway.routing import InFlight
+    from baton.gateway.routing import Choice, InFlight, Router
     from baton.observe.metrics import GatewayMetrics
     from baton.observe.timeline import Timeline
     from baton.spec.lease import EngineLease
@@ -56,6 +59,7 @@ class Parts:
     client: EngineClient
     directory: Directory
     inflight: InFlight
+    router: Router
     releases: Releases
     metrics: GatewayMetrics
     settings: Recovery
@@ -77,6 +81,17 @@ class Ask:
     """Why decode does it alone; None to disaggregate."""
     tag: str | None = None
     """The only decode engine that can answer, by its tag."""
+    size: PromptSize | None = None
+    """Of a prompt that could go both ways."""
+    choice: WayChoice | None = None
+    """What the cost model said, where it was asked."""
+
+    @property
+    def reason(self) -> str:
+        """Why it goes the way that it goes."""
+        if self.why_alone is not None:
+            return self.why_alone
+        return "mode_always" if self.choice is None else self.choice.reason
 
 
 def leg_headers(directory: Directory, ask_headers: dict[str, str], leg_id: str) -> dict[str, str]:
@@ -105,6 +120,7 @@ class Journey:
         self.timeline = timeline
         self._avoid = avoid
         self._asks_ids = asks_ids
+        self._prompt = prompt_of(ask)
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
         self._again: str | None = None  # the engine that is asked again, by its replica_id
@@ -113,7 +129,8 @@ class Journey:
         self.stage = "admit"
         self.prefill_done: Callable[[], None] = lambda: None
         timeline.route = "pd" if ask.why_alone is None else "decode_only"
-        timeline.reason = ask.why_alone or "disaggregated"
+        timeline.reason = ask.reason
+        timeline.way = None if ask.choice is None else ask.choice.as_dict()
 
     def _time_left(self) -> float:
         left = self._parts.settings.request_timeout_s - self.timeline.since_received()
@@ -147,7 +164,7 @@ class Journey:
                 started = self.timeline.now()
                 try:
                     with self._parts.directory.breakers.leg(engine):
-                        return await self._decode_in_time(engine, attempt)
+                        answer = await self._decode_in_time(engine, attempt)
                 except LegFailed as failure:
                     self._offer = None  # released or spent: the next try has its own or none
                     self.timeline.failed_attempt(
@@ -160,6 +177,10 @@ class Journey:
                     if attempt + 1 >= self._parts.settings.max_attempts and not alone:
                         alone = True
                         self._fall_back(f"decode_{failure.failure}")
+                else:
+                    if not answer.refused:
+                        self._parts.router.learn(engine, self._prompt)
+                    return answer
         finally:
             if self._offer is not None:
                 # Not taken: the caller went away, or an error leaves through here.
@@ -199,10 +220,11 @@ class Journey:
         failed_as = "no_prefill_engine"
         for attempt in range(1, parts.settings.max_attempts + 1):
             started = timeline.now()
-            engine = parts.inflight.pick(parts.directory.prefill_engines(), tried)
+            choice = parts.router.pick(parts.directory.prefill_engines(), tried, self._prompt)
             timeline.add("route", timeline.now() - started)
-            if engine is None:
+            if choice is None:
                 break
+            engine = self._chosen("prefill", choice)
             tried.add(engine.replica_id)
             timeline.prefill_engine = engine.replica_id
             self.stage = "prefill"
@@ -229,6 +251,7 @@ class Journey:
                 self._retry("prefill", failure)
                 continue
             timeline.add("prefill", timeline.now() - started)
+            parts.router.learn(engine, self._prompt)
             self.stage = "route"
             return offer
         timeline.prefill_engine = None
@@ -272,6 +295,7 @@ class Journey:
         except Exception as failure:
             parts.releases.give_up(handoff, event_of(failure))
             raise
+        self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
         return handoff
 
     # -- decode ----------------------------------------------------------------------------------
@@ -283,16 +307,16 @@ class Journey:
             engines = [e for e in engines if engine_tag(e.replica_id) == self.ask.tag]
             if not engines:
                 raise ResponseGone("The engine that held this response is gone.")
-        pick = self._parts.inflight.pick
-        engine = pick(engines, tried)
-        if engine is None:
+        pick = self._parts.router.pick
+        choice = pick(engines, tried, self._prompt)
+        if choice is None:
             resting = self._resting()
             again = [e for e in (*engines, *resting) if e.replica_id == self._again]
-            engine = pick(again) or pick(resting, tried) or pick(engines)
+            choice = pick(again) or pick(resting, tried) or pick(engines)
         self.timeline.add("route", self.timeline.now() - started)
-        if engine is None:
+        if choice is None:
             raise NoEngineAvailable("No decode engine is ready.")
-        return engine
+        return self._chosen("decode", choice)
 
     async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
         """Decode, and believe it only while prefill's lease on what it read surely lived."""
@@ -395,6 +419,11 @@ class Journey:
         return [] if self.ask.tag is not None else self._parts.directory.resting_engines()
 
     # -- both ------------------------------------------------------------------------------------
+
+    def _chosen(self, leg: str, choice: Choice) -> EngineLease:
+        self.timeline.choices[leg] = {"why": choice.why, "held": round(choice.held, 3)}
+        self._parts.metrics.choices.labels(leg, choice.why).inc()
+        return choice.engine
 
     def _leg_failed(self, leg: str, engine: EngineLease, failure: LegFailed) -> None:
         log.warning(

@@ -92,6 +92,7 @@ def render_metrics(app: GatewayApp) -> bytes:
     metrics.directory_age.set(-1 if directory.age_s is None else directory.age_s)
     metrics.set_directory_failures(directory.failures)
     metrics.pools.set(directory.all_engines())
+    app.ways.show()
     return metrics.render()
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from baton.gateway.cost import LOCAL_REASONS
 from baton.gateway.eligibility import why_decode_alone
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def means_of(body: Body, route: Route, why_alone: str | None) -> Means:
 def _why_not_continue(body: Body, why_alone: str | None) -> str | None:
     if why_alone == "mode_never":  # said before anything else was looked at
         why_alone = why_decode_alone(body, "always")
-    if why_alone not in (None, "short_prompt"):
+    if why_alone not in (None, "short_prompt") and why_alone not in LOCAL_REASONS:
         return f"{why_alone}: not one prompt of tokens with one answer"
     for key, value in body.items():
         if value is None or key in KEPT or key in COUNTED or key in SPENT:

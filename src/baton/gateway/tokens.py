@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.journey import Ask
     from baton.gateway.request_body import Body
-    from baton.gateway.routing import InFlight
+    from baton.gateway.routing import Router
     from baton.observe.metrics import GatewayMetrics
 
 log = logging.getLogger("baton.gateway.tokens")
@@ -57,7 +57,7 @@ class PromptCounter:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def count(
-        self, ask: Ask, client: EngineClient, directory: Directory, inflight: InFlight
+        self, ask: Ask, client: EngineClient, directory: Directory, router: Router
     ) -> list[int]:
         """The tokens of each prompt; fewer where only the text can be counted, 0 when nothing can.
 
@@ -71,7 +71,7 @@ class PromptCounter:
             if isinstance(question, int):
                 counts.append(question)
                 continue
-            counted = await self._ask(path, question, client, directory, inflight)
+            counted = await self._ask(path, question, client, directory, router)
             if counted is None:
                 self._metrics.prompt_counts.labels("unknown").inc()
             counts.append(counted or 0)
@@ -83,7 +83,7 @@ class PromptCounter:
         question: Body,
         client: EngineClient,
         directory: Directory,
-        inflight: InFlight,
+        router: Router,
     ) -> int | None:
         raw = encode_body(question)
         known_as = hashlib.blake2b(path.encode() + b" " + raw, digest_size=16).digest()
@@ -93,11 +93,10 @@ class PromptCounter:
             self._metrics.prompt_counts.labels("remembered").inc()
             return known
         # Prefill first: its server has less to do, decode's streams every token.
-        engine = inflight.pick(directory.prefill_engines()) or inflight.pick(
-            directory.decode_engines()
-        )
-        if engine is None:
+        choice = router.pick(directory.prefill_engines()) or router.pick(directory.decode_engines())
+        if choice is None:
             return None
+        engine = choice.engine
         headers = leg_headers(
             directory, {"content-type": "application/json"}, f"count-{uuid.uuid4().hex[:12]}"
         )

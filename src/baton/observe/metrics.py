@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from baton.observe.costs import CostMetrics
 from baton.observe.pools import PoolMetrics
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class GatewayMetrics:
             "baton_retries",
             "Legs that were tried again after a failure.",
             ["leg", "kind"],
+            registry=self.registry,
+        )
+        self.choices = Counter(
+            "baton_routing_choices",
+            "Engines that were chosen for a leg, by why: only, load, prefix, home, spill"
+            " (definitions: baton.gateway.routing.Choice).",
+            ["leg", "why"],
             registry=self.registry,
         )
         self.stages = Histogram(
@@ -176,6 +184,7 @@ class GatewayMetrics:
         self._directory_failures = 0
         self._key_failures = 0
         self.pools = PoolMetrics(self.registry)
+        self.costs = CostMetrics(self.registry)
 
     def observe(self, timeline: Timeline) -> None:
         """Count a request that has ended."""

@@ -20,7 +20,13 @@ stage              from → to
                    HTTP shows no border between handoff and decode there
 =================  =====================================================================
 
+`choices` says for each leg why the last engine was chosen, and what share of the prompt's beginning
+it was known to `held` (`gateway.routing.Choice`).
+
 `ttft_s` is received → first body byte to the caller. `total_s` is received → last byte.
+`way` is what the cost model said of a request that it was asked about: `way`, `reason`,
+`prompt_tokens` as estimated, and the predicted seconds `pd_s` (prefill and handoff), `local_s`
+(prefill on decode) and `stall_s` (what streams there lose by that, added up).
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Stage = Literal[
     "admit", "route", "prefill", "handoff", "decode", "local_prefill", "answer", "overflow"
@@ -45,6 +51,16 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
+class Watcher(Protocol):
+    """Is told at once how each leg went."""
+
+    def stage_ended(self, stage: Stage, seconds: float) -> None:
+        """A stage took so long."""
+
+    def leg_failed(self, leg: str, kind: str, seconds: float) -> None:
+        """A leg broke, after so long."""
+
+
 class Timeline:
     """Filled in as the request goes its way; read when it has ended (or when asked on the way)."""
 
@@ -52,11 +68,13 @@ class Timeline:
         "_started",
         "attempts",
         "bytes_out",
+        "choices",
         "decode_engine",
         "fallbacks",
         "outcome",
         "path",
         "prefill_engine",
+        "prompt_tokens",
         "reason",
         "received_at",
         "request_id",
@@ -67,6 +85,8 @@ class Timeline:
         "streamed",
         "total_s",
         "ttft_s",
+        "watcher",
+        "way",
     )
 
     def __init__(self, request_id: str, path: str) -> None:
@@ -76,11 +96,16 @@ class Timeline:
         self.path = path
         self.route: str | None = None
         self.reason: str | None = None
+        self.way: dict[str, Any] | None = None
+        self.prompt_tokens: int | None = None
+        """Where an engine has counted them."""
+        self.watcher: Watcher | None = None
         self.streamed = False
         self.status = 0
         self.outcome = "running"
         self.prefill_engine: str | None = None
         self.decode_engine: str | None = None
+        self.choices: dict[str, dict[str, Any]] = {}
         self.fallbacks: list[str] = []
         self.attempts: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
@@ -101,12 +126,16 @@ class Timeline:
     def add(self, stage: Stage, seconds: float) -> None:
         """Add to a stage: `route` happens twice in a P/D request, a retried leg again."""
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+        if self.watcher is not None:
+            self.watcher.stage_ended(stage, seconds)
 
     def failed_attempt(self, leg: str, engine: str, kind: str, seconds: float) -> None:
         """Note a leg that broke: its time belongs to no stage."""
         self.attempts.append(
             {"leg": leg, "engine": engine, "kind": kind, "seconds": round(seconds, 6)}
         )
+        if self.watcher is not None:
+            self.watcher.leg_failed(leg, kind, seconds)
 
     def resumed(self, how: str, engine: str, kind: str, seconds: float) -> None:
         """Note a stream that broke and goes on: how, whose died, and for how long it stood."""
@@ -141,11 +170,14 @@ class Timeline:
             "received_at": round(self.received_at, 6),
             "route": self.route,
             "reason": self.reason,
+            "way": self.way,
+            "prompt_tokens": self.prompt_tokens,
             "streamed": self.streamed,
             "status": self.status,
             "outcome": self.outcome,
             "prefill_engine": self.prefill_engine,
             "decode_engine": self.decode_engine,
+            "choices": dict(self.choices),
             "fallbacks": list(self.fallbacks),
             "attempts": list(self.attempts),
             "resumes": list(self.resumes),
@@ -164,6 +196,7 @@ class Timeline:
             "outcome": self.outcome,
             "prefill": self.prefill_engine,
             "decode": self.decode_engine,
+            **{f"{leg}_why": choice["why"] for leg, choice in self.choices.items()},
             **{f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
             "total_s": None if self.total_s is None else round(self.total_s, 6),

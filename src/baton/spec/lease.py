@@ -66,6 +66,8 @@ class EngineLease(_Fact):
     block_size: int = 0
     kv_lease_s: float = 0.0
     """How long prefill keeps the KV of an offer that nobody reads; 0 when that is not known."""
+    kv_bytes_per_token: int = 0
+    """Bytes of KV that a token has in all workers together; 0 when that is not known."""
     tensor_parallel_size: int = 1
     vllm_version: str = ""
     load: EngineLoad = EngineLoad()

@@ -29,9 +29,17 @@ class Transport(Frozen):
 
 
 class Disaggregate(Frozen):
-    """Whether prefill and decode are done on two engines."""
+    """Whether prefill and decode are done on two engines; `auto`: where measurements favour it."""
 
     mode: Literal["auto", "always", "never"] = "auto"
+
+
+class Routing(Frozen):
+    """How an engine is chosen among those that are ready."""
+
+    prefix_affinity: bool = True
+    """Prefer an engine that has computed the prompt's beginning, unless it is much busier. Load
+    alone when false: for engines without a prefix cache (`enable_prefix_caching: false`)."""
 
 
 class Recovery(Frozen):
@@ -174,6 +182,7 @@ class BatonBlock(Frozen):
 
     transport: Transport = Transport()
     disaggregate: Disaggregate = Disaggregate()
+    routing: Routing = Routing()
     recovery: Recovery = Recovery()
     admission: Admission = Admission()
     auth: Auth = Auth()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from baton.engine.evidence import gather_evidence, kv_lease_s
+from baton.engine.evidence import (
+    _kv_bytes_per_token,
+    gather_evidence,
+    kv_bytes_per_token,
+    kv_lease_s,
+)
 
 
 def test_only_what_every_worker_has_counts_as_observed() -> None:
@@ -66,3 +73,15 @@ def test_an_engine_says_how_long_it_keeps_an_offer() -> None:
     assert kv_lease_s({"kv_connector": "NixlConnector", **extra}) == 6.0
     assert kv_lease_s({"kv_connector": "NixlConnector"}) == 30.0
     assert kv_lease_s(None) == 0.0
+
+
+def test_kv_bytes_of_a_token_are_those_of_all_workers() -> None:
+    """Each holds a part; one that does not say leaves it unknown."""
+    worker = SimpleNamespace(block_len_per_layer=[4096, 4096], block_size=16)
+    assert _kv_bytes_per_token(worker) == 512
+    assert _kv_bytes_per_token(SimpleNamespace(block_len_per_layer=[], block_size=16)) == 0
+    assert _kv_bytes_per_token(None) == 0
+    told = {"kv_bytes_per_token": 512}
+    assert kv_bytes_per_token([told, told]) == 1024
+    assert kv_bytes_per_token([told, {}]) == 0
+    assert kv_bytes_per_token([]) == 0

@@ -340,6 +340,34 @@ async def stack(
         await asyncio.gather(*(engine.stop() for engine in (*prefills, *decodes)))
 
 
+@contextlib.asynccontextmanager
+async def serving(directory: Any, settings: BatonBlock | None = None) -> Any:
+    """A gateway before any directory: the app and its URL."""
+    app = build_gateway_app(settings or BatonBlock(), directory)
+    config = uvicorn.Config(app, port=0, lifespan="on", log_config=None, ws="none")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    for _ in range(5):  # a first look that took too long on a busy machine is taken again
+        if directory.decode_engines() and directory.prefill_engines():
+            break
+        await directory._read()
+    try:
+        yield app, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        for _ in range(100):
+            if not server.server_state.connections:
+                break
+            await asyncio.sleep(0.002)
+        for listener in server.servers:
+            listener.close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        await server.lifespan.shutdown()
+        await app.close()
+
+
 async def until(claim: Any, seconds: float = 20.0) -> None:
     """Wait until something is so; fails when it does not become so."""
     for _ in range(int(seconds / 0.01)):

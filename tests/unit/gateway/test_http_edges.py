@@ -264,7 +264,7 @@ async def test_an_unknown_disaggregate_header_is_a_400():
 async def test_a_fault_of_ours_is_an_openai_shaped_500(monkeypatch):
     """And the request's place is given back."""
     async with stack() as s:
-        monkeypatch.setattr(s.app.inflight, "pick", lambda *_: 1 / 0)
+        monkeypatch.setattr(s.app.router, "pick", lambda *_: 1 / 0)
         status, answer, _ = await s.complete()
         assert status == 500
         assert _is_openai(answer)

@@ -1,4 +1,4 @@
-"""The pure parts: parser, router choice, prefill's copy, decisions, event cutter, eligibility."""
+"""The pure parts: parser, prefill's copy, decisions, event cutter, eligibility."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from baton.gateway.recovery import RetryBudget, after_decode_failure, after_pref
 from baton.gateway.releases import release_body
 from baton.gateway.request_body import MAX_DEPTH, encode_body, parse_body
 from baton.gateway.routes import TABLE, local_path, lookup
-from baton.gateway.routing import InFlight, choose, load_of
 from baton.gateway.sse import WholeEvents
-from baton.spec.lease import EngineLease, EngineLoad
+from baton.spec.lease import EngineLease
 
 CHAT = lookup("/v1/chat/completions")[0]
 COMPLETIONS = lookup("/v1/completions")[0]
@@ -89,54 +88,10 @@ def test_a_forbidden_key_is_found_at_any_depth_and_however_it_is_escaped(keys, e
         parse_body(raw)
 
 
-def _lease(name, running=0, waiting=0, kv=0.0, role="decode"):
-    load = EngineLoad(running=running, waiting=waiting, kv_usage=kv)
+def _lease(name):
     return EngineLease(
-        replica_id=name, role=role, url=f"http://{name}", engine_id=name, model_id="m", load=load
+        replica_id=name, role="decode", url=f"http://{name}", engine_id=name, model_id="m"
     )
-
-
-leases = st.lists(
-    st.builds(_lease, st.uuids().map(str), st.integers(0, 5), st.integers(0, 3)),
-    max_size=8,
-    unique_by=lambda e: e.replica_id,
-)
-
-
-@given(leases, st.integers(0, 100), st.data())
-def test_the_choice_is_a_least_loaded_engine_that_is_not_excluded(engines, turn, data):
-    """None only when nothing is left."""
-    excluded = data.draw(st.sets(st.sampled_from([e.replica_id for e in engines] or ["x"])))
-    own = {e.replica_id: data.draw(st.integers(0, 5)) for e in engines}
-    chosen = choose(engines, own, turn, excluded)
-    left = [e for e in engines if e.replica_id not in excluded]
-    if chosen is None:
-        assert left == []
-    else:
-        assert chosen in left
-        assert load_of(chosen, own[chosen.replica_id]) == min(
-            load_of(e, own[e.replica_id]) for e in left
-        )
-
-
-@given(st.integers(1, 6))
-def test_equal_engines_take_turns(count):
-    """Every engine once in a round."""
-    inflight = InFlight()
-    engines = [_lease(str(n)) for n in range(count)]
-    assert {inflight.pick(engines).replica_id for _ in range(count)} == {
-        str(n) for n in range(count)
-    }
-
-
-def test_own_requests_count_before_the_lease_tells_of_them():
-    """Leases are a second old."""
-    inflight = InFlight()
-    a, b = _lease("a"), _lease("b")
-    inflight.begin(a)
-    assert {inflight.pick([a, b]).replica_id for _ in range(4)} == {"b"}
-    inflight.end(a)
-    assert inflight.count("a") == 0
 
 
 @given(st.lists(st.text(alphabet="ab\n:", max_size=12), max_size=8), st.data())

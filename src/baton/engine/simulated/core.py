@@ -266,7 +266,8 @@ class Core:
                     remote, list(remote.blocks[-blocks:]), len(tokens) - 1, fail=plan.fail_kv_load
                 )
                 spent = time.monotonic() - started
-                await asyncio.sleep(max(0.0, self.settings.latency.handoff_s(moved) - spent))
+                takes = plan.kv_transfer_s(moved, self.settings.latency.handoff_s(moved))
+                await asyncio.sleep(max(0.0, takes - spent))
         except KvLoadFailed as exc:
             logger.warning("KV load failed, request %s: %s", remote.request_id, exc)
             self.counts.failed_transfers += 1

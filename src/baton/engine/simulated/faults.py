@@ -9,6 +9,8 @@ A fault is written `NAME`, `NAME=VALUE`, and `*N` behind it for the next N reque
     drop_at=K         the connection is cut after K tokens
     slow=X            prefill and decode take X times as long
     fail_kv_load      the KV of a handoff cannot be read
+    kv_bytes_per_s=X  the KV of a handoff comes no faster than this, on the engine that reads it
+    kv_delay_s=X      and so many seconds later
     garbage           answers that are no JSON and no SSE
     unhealthy         /health says 503
 
@@ -23,7 +25,9 @@ from baton.errors import ConfigRefused
 
 EXPIRE_LEASES = "expire_leases"
 _WITHOUT_VALUE = frozenset({"hang", "fail_kv_load", "garbage", "unhealthy"})
-_WITH_NUMBER = frozenset({"hang_at", "die_at", "drop_at", "slow"})
+_WITH_TOKENS = frozenset({"hang_at", "die_at", "drop_at"})
+_WITH_FACTOR = frozenset({"slow", "kv_bytes_per_s", "kv_delay_s"})
+_WITH_NUMBER = _WITH_TOKENS | _WITH_FACTOR
 _REFUSALS = ("503", "close")
 NAMES = tuple(sorted(_WITHOUT_VALUE | _WITH_NUMBER | {"refuse"}))
 
@@ -39,7 +43,15 @@ class Plan:
     drop_at: int | None = None
     slow: float = 1.0
     fail_kv_load: bool = False
+    kv_bytes_per_s: float | None = None
+    kv_delay_s: float = 0.0
     garbage: bool = False
+
+    def kv_transfer_s(self, kv_bytes: int, otherwise_s: float) -> float:
+        """Seconds that moving so many bytes of KV takes, where it takes `otherwise_s` by itself."""
+        if self.kv_bytes_per_s is not None:
+            otherwise_s = max(otherwise_s, kv_bytes / self.kv_bytes_per_s)
+        return otherwise_s + self.kv_delay_s
 
 
 NO_FAULT = Plan()
@@ -103,6 +115,8 @@ def _plan(chosen: dict[str, str]) -> Plan:
         drop_at=at("drop_at"),
         slow=float(chosen.get("slow", "1")),
         fail_kv_load="fail_kv_load" in chosen,
+        kv_bytes_per_s=float(chosen["kv_bytes_per_s"]) if "kv_bytes_per_s" in chosen else None,
+        kv_delay_s=float(chosen.get("kv_delay_s", "0")),
         garbage="garbage" in chosen,
     )
 
@@ -129,13 +143,13 @@ def _parse(spec: str) -> _Fault:
 
 
 def _check_number(spec: str, name: str, value: str) -> None:
-    if name == "slow":
+    if name in _WITH_FACTOR:
         try:
-            good = float(value) > 0
+            good = 0 < float(value) < float("inf")
         except ValueError:
             good = False
         if not good:
-            raise _refused(spec, "slow takes a positive factor")
+            raise _refused(spec, f"{name} takes a positive number")
     elif not value.isdigit():
         raise _refused(spec, f"{name} takes a number of tokens")
 

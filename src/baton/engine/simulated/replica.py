@@ -90,6 +90,7 @@ class SimulatedReplica:
                     "max_model_len": own.max_model_len,
                     "block_size": own.block_size,
                     "kv_lease_s": own.kv_lease_s,
+                    "kv_bytes_per_token": own.kv_bytes_per_token,
                     "vllm_version": VERSION,
                     "evidence": TransferEvidence(connector="simulated"),
                 }

@@ -23,6 +23,8 @@ def test_without_faults_nothing_goes_wrong():
         ("die_at=0", Plan(die_at=0)),
         ("drop_at=7", Plan(drop_at=7)),
         ("slow=2.5", Plan(slow=2.5)),
+        ("kv_bytes_per_s=1e6", Plan(kv_bytes_per_s=1e6)),
+        ("kv_delay_s=0.5", Plan(kv_delay_s=0.5)),
         ("fail_kv_load", Plan(fail_kv_load=True)),
         ("garbage", Plan(garbage=True)),
     ],
@@ -61,6 +63,9 @@ def test_faults_add_up_and_the_request_has_the_last_word():
         "die_at=x",
         "slow=0",
         "slow=x",
+        "kv_bytes_per_s=0",
+        "kv_bytes_per_s=inf",
+        "kv_delay_s=nan",
         "refuse=500",
         "hang=3",
         "refuse*0",
@@ -82,3 +87,10 @@ def test_unhealthy_is_seen_by_health_checks():
     faults.set(["unhealthy"])
     assert faults.unhealthy
     assert faults.plan() == NO_FAULT
+
+
+def test_a_throttle_makes_a_transfer_slower_and_never_faster():
+    """Bytes by the throttle's rate, and the delay on top of what it takes anyway."""
+    assert NO_FAULT.kv_transfer_s(1000, 0.25) == 0.25
+    assert Plan(kv_bytes_per_s=100.0).kv_transfer_s(1000, 0.25) == 10.0
+    assert Plan(kv_bytes_per_s=1e9, kv_delay_s=0.5).kv_transfer_s(1000, 0.25) == 0.75
