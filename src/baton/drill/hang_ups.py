@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 HANG_UPS = 200
 _AT_ONCE = 25
+_TRIES = 10 * HANG_UPS
+"""An engine that was busy when the cases were asked answers sooner now, before the moment comes."""
 
 
 async def hang_ups(stage: Stage) -> None:
@@ -46,7 +48,7 @@ async def hang_ups(stage: Stage) -> None:
                 judged.append(judge(case, seen))
 
         # Some answers end before the moment comes; those are no hang-ups.
-        await asyncio.gather(*(one() for _ in range(2 * HANG_UPS)))
+        await asyncio.gather(*(one() for _ in range(_TRIES)))
         stage.need(hung_up >= HANG_UPS, f"only {hung_up} callers hung up in time")
         stage.struck(f"{hung_up} callers hung up, {early} of them before an answer had begun")
         stage.note("hang_ups", hung_up)
