@@ -97,6 +97,10 @@ class DeployFailed(BatonError):
     """Ray or the application did not come up."""
 
 
+class ServeEnded(DeployFailed):
+    """Ray Serve went away while an application was being deployed."""
+
+
 class EngineStartFailed(DeployFailed):
     """An engine died or gave up while it started."""
 

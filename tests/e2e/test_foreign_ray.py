@@ -121,12 +121,11 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         finally:
             run.send_signal(signal.SIGINT)
             run.wait(timeout=300)
-        # Its controller is killed a moment after the command has ended.
+        # Its controller is killed a moment after the command has ended: `up` may meet it dying.
         for _ in range(60):
             if not _listens(baton.port):
                 break
             time.sleep(1)
-        time.sleep(5)
         seen.up = baton.run("up", str(file), "--address", ray.address)
         seen.by_baton_up = _answers(base, baton)
         seen.down = baton.run("down")

@@ -20,7 +20,7 @@ from baton.deploy.engine_logs import root_cause, search_logs
 from baton.deploy.exposure import own_key
 from baton.deploy.processes import end_all, members, port_owner, wait_until_free
 from baton.deploy.ray_head import RayHead, client_environment, start_head
-from baton.errors import DeployFailed, EngineStartFailed, PortTaken
+from baton.errors import DeployFailed, EngineStartFailed, PortTaken, ServeEnded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,14 +157,23 @@ def _deploy_and_wait(
     started_at = time.time()
     deadline_s = time.monotonic() + timeout_s
     folder = head.folder if head is not None else None
-    try:
-        serve_app.deploy(plan.serve_config)
-    except DeployFailed as exc:
-        raise _with_log(exc, plan.name, folder, started_at) from exc
-    for app in plan.apps:
-        _wait_for_engines(
-            app, folder, started_at=started_at, deadline_s=deadline_s, progress=progress
-        )
+    for again in (False, True):
+        try:
+            serve_app.deploy(plan.serve_config)
+        except DeployFailed as exc:
+            raise _with_log(exc, plan.name, folder, started_at) from exc
+        try:
+            for app in plan.apps:
+                _wait_for_engines(
+                    app, folder, started_at=started_at, deadline_s=deadline_s, progress=progress
+                )
+            break
+        except ServeEnded:
+            # `serve run` and `serve shutdown` return seconds before the controller is killed, and
+            # who comes then is connected to the one that is dying.
+            if again:
+                raise
+            progress("Ray", "Serve was being ended here: starting it again")
     for app in plan.apps:
         _first_handoff(app, plan.endpoint_of(app), progress=progress)
 

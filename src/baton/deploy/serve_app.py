@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from baton.errors import DeployFailed, EnvironmentUnfit
+from baton.errors import DeployFailed, EnvironmentUnfit, ServeEnded
 from baton.spec.lease import DirectorySnapshot
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def view(app: str) -> AppView:
     """What Serve says of an application now.
 
     Raises:
-        DeployFailed: Serve itself has ended, or was ended by somebody else.
+        ServeEnded: Serve itself has ended, or was ended by somebody else.
     """
     from ray import serve  # noqa: PLC0415
     from ray.exceptions import RayError  # noqa: PLC0415
@@ -120,7 +120,7 @@ def view(app: str) -> AppView:
     try:
         overview = serve.status().applications.get(app)
     except RayError as exc:
-        raise DeployFailed(
+        raise ServeEnded(
             f"Ray Serve ended while {app} was being deployed: {type(exc).__name__}",
             cure="somebody ended Serve on this cluster; run `baton up` again",
         ) from exc
