@@ -34,6 +34,8 @@ PROBE_TIMEOUT_S = 2.0
 REAPPEARS_STEP_S = 0.25
 REAPPEARS_STEPS = 20
 """Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
+SETTLES_S = 10.0
+"""Within this time every engine has renewed its lease: twice `engines.lease_s` as it usually is."""
 SLOW_PROBES = 3
 """A probe without an answer is how a busy engine looks as well: out after so many in a row."""
 
@@ -203,10 +205,20 @@ class LeaseDirectory(_View):
         if self._lost:
             log.info("the directory can be read again", extra={"engines": len(snapshot.engines)})
         self._lost = False
-        self._see(snapshot.engines)
-        self.breakers.keep(snapshot.engines)
+        self._see((*snapshot.engines, *self._not_heard_of(snapshot)))
+        self.breakers.keep(self._engines)
         self._secret = snapshot.engine_secret
         self._read_at = time.monotonic()
+
+    def _not_heard_of(self, snapshot: DirectorySnapshot) -> list[EngineLease]:
+        """Engines that a directory which has just woken up cannot know yet.
+
+        One that is really gone refuses its first leg, and its circuit opens.
+        """
+        if snapshot.awake_s is None or snapshot.awake_s >= SETTLES_S:
+            return []
+        known = {engine.replica_id for engine in snapshot.engines}
+        return [engine for engine in self._engines if engine.replica_id not in known]
 
 
 def _still_decodes(engine: EngineLease) -> bool:

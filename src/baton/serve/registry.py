@@ -2,8 +2,10 @@
 
 One detached actor for each application keeps the leases. Engine replicas renew theirs about every
 second; a lease that is not renewed in time is gone from the next snapshot. Nothing else is stored,
-so an actor that Ray restarts is complete again after one round of renewals. The engines' secret is
-an argument of the actor's constructor: Ray passes the same one after a restart.
+so an actor that Ray restarts is complete again after one round of renewals; until then gateways
+keep the engines that they knew (`awake_s`). An actor that was stopped for a while had nobody renew
+meanwhile: it gives all leases that time on top. The engines' secret is an argument of the actor's
+constructor: Ray passes the same one after a restart.
 """
 
 from __future__ import annotations
@@ -12,15 +14,21 @@ import asyncio
 import contextlib
 import secrets
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from baton.spec.lease import DirectorySnapshot, EngineLease
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 NAMESPACE = "baton"
 # An actor that nobody has called for this long belongs to an application that is gone.
 IDLE_EXIT_S = 900.0
+TICK_S = 0.5
+STOPPED_S = 1.5
+"""An actor whose ticks are so far apart did not run in between."""
 
 
 class LeaseBook:
@@ -37,6 +45,12 @@ class LeaseBook:
         """Forget a replica at once."""
         self._leases.pop(replica_id, None)
 
+    def postpone(self, seconds: float) -> None:
+        """Every lease ends so much later: nobody could have renewed it."""
+        self._leases = {
+            key: (lease, end_s + seconds) for key, (lease, end_s) in self._leases.items()
+        }
+
     def alive(self, *, now_s: float) -> tuple[EngineLease, ...]:
         """Leases that have not ended, ordered by role and replica; ended ones are dropped."""
         ended = [key for key, (_, end_s) in self._leases.items() if end_s <= now_s]
@@ -49,16 +63,17 @@ class LeaseBook:
 class DirectoryActor:
     """The lease book behind Ray calls."""
 
-    def __init__(self, engine_secret: str) -> None:
+    def __init__(self, engine_secret: str, now: Callable[[], float] = time.monotonic) -> None:
         self._book = LeaseBook()
         self._engine_secret = engine_secret
-        self._last_call_s = time.monotonic()
+        self._now = now
+        self._last_call_s = self._awake_since_s = self._last_tick_s = now()
         self._watch: asyncio.Task[None] | None = None
 
     async def renew(self, lease: dict[str, Any], lease_s: float) -> str:
         """Renew one lease; returns the secret that guards the engines' HTTP ports."""
         self._touch()
-        self._book.renew(EngineLease.model_validate(lease), lease_s=lease_s, now_s=time.monotonic())
+        self._book.renew(EngineLease.model_validate(lease), lease_s=lease_s, now_s=self._now())
         return self._engine_secret
 
     async def leave(self, replica_id: str) -> None:
@@ -69,17 +84,33 @@ class DirectoryActor:
     async def snapshot(self) -> dict[str, Any]:
         """All leases that are alive, and the secret, as plain data."""
         self._touch()
-        engines = self._book.alive(now_s=time.monotonic())
-        return DirectorySnapshot(engines=engines, engine_secret=self._engine_secret).model_dump()
+        now_s = self._now()
+        return DirectorySnapshot(
+            engines=self._book.alive(now_s=now_s),
+            engine_secret=self._engine_secret,
+            awake_s=now_s - self._awake_since_s,
+        ).model_dump()
 
     def _touch(self) -> None:
-        self._last_call_s = time.monotonic()
         if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._exit_when_idle())
+            self._last_tick_s = self._now()
+            self._watch = asyncio.get_running_loop().create_task(self._tick())
+        self._notice_a_stop()
+        self._last_call_s = self._now()
 
-    async def _exit_when_idle(self) -> None:
-        while time.monotonic() - self._last_call_s < IDLE_EXIT_S:  # noqa: ASYNC110  # calls, no event
-            await asyncio.sleep(IDLE_EXIT_S / 10)
+    def _notice_a_stop(self) -> None:
+        """Calls that came while this process was stopped are read before its next tick."""
+        now_s = self._now()
+        stopped_s = now_s - self._last_tick_s
+        if stopped_s > STOPPED_S:
+            self._book.postpone(stopped_s)
+            self._awake_since_s = now_s
+        self._last_tick_s = now_s
+
+    async def _tick(self) -> None:
+        while self._now() - self._last_call_s < IDLE_EXIT_S:
+            await asyncio.sleep(TICK_S)
+            self._notice_a_stop()
         ray.actor.exit_actor()
 
 

@@ -79,6 +79,9 @@ class DirectorySnapshot(_Fact):
 
     engines: tuple[EngineLease, ...] = ()
     engine_secret: str | None = None
+    awake_s: float | None = None
+    """How long the directory has been listening without a break; None: it always was. One that has
+    just started, or was stopped for a while, has not heard from everybody yet."""
 
 
 def all_used(engines: Sequence[Mapping[str, Any]]) -> bool:

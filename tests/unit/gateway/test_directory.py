@@ -9,7 +9,13 @@ import logging
 import pytest
 
 from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
-from baton.gateway.directory import FixedDirectory, LeaseDirectory, checked_url, need_decode
+from baton.gateway.directory import (
+    SETTLES_S,
+    FixedDirectory,
+    LeaseDirectory,
+    checked_url,
+    need_decode,
+)
 from baton.spec.lease import DirectorySnapshot, EngineLease
 from tests.unit.gateway.fakes import FakeEngine
 
@@ -195,4 +201,28 @@ async def test_behind_a_failure_a_decode_engine_that_comes_back_is_waited_for(mo
     engines[0] = _lease("a")
     await directory._read()
     await waiting
+    await directory.close()
+
+
+async def test_a_directory_that_has_just_woken_up_takes_no_engine_away():
+    """It has heard from one so far. What it says of that one counts; later its silence counts."""
+    draining = _lease("a", state="draining")
+    answers = [
+        DirectorySnapshot(engines=(draining,), awake_s=SETTLES_S),
+        DirectorySnapshot(engines=(draining,), awake_s=1.0),
+        DirectorySnapshot(engines=(), awake_s=0.0),
+        DirectorySnapshot(engines=(_lease("a"), _lease("b")), awake_s=900.0),
+    ]
+
+    async def fetch():
+        return answers.pop()
+
+    directory = LeaseDirectory(fetch, interval_s=60)
+    await directory.start()
+    await directory._read()
+    assert [e.replica_id for e in directory.decode_engines()] == ["a", "b"]
+    await directory._read()
+    assert [e.replica_id for e in directory.decode_engines()] == ["b"]
+    await directory._read()
+    assert [e.replica_id for e in directory.all_engines()] == ["a"]
     await directory.close()

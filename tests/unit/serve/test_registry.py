@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.serve.registry import LeaseBook
+from baton.serve import registry
+from baton.serve.registry import DirectoryActor, LeaseBook
 from baton.spec.lease import EngineLease
 
 
@@ -80,3 +82,25 @@ def test_the_snapshot_is_ordered_by_role_and_replica() -> None:
     for who, role in (("z", "decode"), ("b", "prefill"), ("a", "decode")):
         book.renew(lease(who, role), lease_s=5, now_s=0)
     assert [one.replica_id for one in book.alive(now_s=1)] == ["a", "z", "b"]
+
+
+async def test_a_directory_that_was_stopped_forgets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewals could not reach it: that time does not count, and the snapshot says that it woke."""
+    monkeypatch.setattr(registry, "TICK_S", 3600)
+    clock = [100.0]
+    actor = DirectoryActor("secret", now=lambda: clock[0])
+    await actor.renew(lease("a").model_dump(), 5.0)
+    for _ in range(3):
+        clock[0] += 1.0
+        snapshot = await actor.snapshot()
+    assert snapshot["awake_s"] == 3.0
+    clock[0] += 60.0
+    snapshot = await actor.snapshot()
+    assert [one["replica_id"] for one in snapshot["engines"]] == ["a"]
+    assert snapshot["awake_s"] == 0.0
+    clock[0] += 1.0
+    assert len((await actor.snapshot())["engines"]) == 1
+    clock[0] += 1.0
+    assert (await actor.snapshot())["engines"] == ()  # two seconds were left of its lease
+    assert actor._watch is not None
+    actor._watch.cancel()
