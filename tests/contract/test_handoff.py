@@ -122,15 +122,6 @@ async def test_a_longer_prefill_offers_the_kv_of_all_tokens_but_the_last(pair):
     await pair.complete(kv_transfer_params=params)
 
 
-async def test_a_streamed_prefill_offers_kv_and_tells_nobody(pair):
-    """`kv_transfer_params` stand in whole answers only: never stream the prefill leg."""
-    chunks = await pair.stream(
-        "/v1/completions", prompt=PROMPT, max_tokens=1, kv_transfer_params=PREFILL_PARAMS
-    )
-    assert not any("kv_transfer_params" in chunk for chunk in chunks if chunk != "[DONE]")
-    # Those blocks are freed when the lease ends, which the fixture waits for.
-
-
 @pytest.mark.parametrize(
     "change",
     [{"model": "nope"}, {"prompt": "x" * 3000}, {"n": 0}],
@@ -228,7 +219,11 @@ async def test_a_peer_is_known_by_its_engine_id_alone(pair):
 
 
 async def test_prefill_counts_a_lease_that_ran_out_and_says_which_process_it_is(pair):
-    """What the gateway's lease guard reads: the counter moves only when an offer has expired."""
+    """What the gateway's lease guard reads: the counter moves only when an offer has expired.
+
+    One of the two that expire is a streamed prefill's: `kv_transfer_params` stand in whole answers
+    only, so its KV is offered and nobody is told. Never stream the prefill leg.
+    """
     reading = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
     assert reading is not None
     assert len(reading[1]) > 0
@@ -237,9 +232,13 @@ async def test_prefill_counts_a_lease_that_ran_out_and_says_which_process_it_is(
     again = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
     assert again == reading
     await pair.prefill()  # nobody reads it
+    chunks = await pair.stream(
+        "/v1/completions", prompt=PROMPT, max_tokens=1, kv_transfer_params=PREFILL_PARAMS
+    )
+    assert not any("kv_transfer_params" in chunk for chunk in chunks if chunk != "[DONE]")
 
     async def counted() -> bool:
         now = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
-        return now is not None and now == (reading[0] + 1, reading[1])
+        return now is not None and now == (reading[0] + 2, reading[1])
 
     await eventually(counted, seconds=45)

@@ -42,11 +42,11 @@ async def doomed(request, tmp_path):
         yield Pair(request.param, *urls, http)
 
 
-async def test_a_stranger_releases_with_its_next_step_and_dies_of_too_few_blocks(doomed):
+async def test_a_stranger_releases_with_its_next_step_and_dies_of_too_few_blocks(doomed, request):
     """Things that gateways must know, on one engine that was started for them."""
     await _tools_without_a_parser_are_refused(doomed)
     await _a_refusal_frees_nothing_before_the_next_step(doomed)
-    await _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed)
+    await _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed, request)
 
 
 async def _tools_without_a_parser_are_refused(doomed):
@@ -69,7 +69,7 @@ async def _a_refusal_frees_nothing_before_the_next_step(doomed):
     await eventually(doomed.kv_is_free)
 
 
-async def _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed):
+async def _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed, request):
     """A 500, then nothing listens any more; the prefill engine lives."""
     prefill = {"model": MODEL_ID, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
     answer = await doomed.post(
@@ -91,6 +91,13 @@ async def _a_prompt_that_needs_more_blocks_than_are_offered_is_the_end(doomed):
 
     await eventually(gone, seconds=30)
     assert (await doomed.http.get(f"{doomed.prefill_url}/health")).status_code == 200
+
+    if doomed.kind == "real":  # another decode engine lets go of it, so that no lease has to end
+        other = request.getfixturevalue("real_pair").decode_url
+        body = {"model": "nope", "prompt": PROMPT, "kv_transfer_params": params}
+        for _ in range(2):  # these two may never have met
+            assert (await doomed.post("/v1/completions", body, url=other)).status_code == 404
+            await doomed.complete(url=other, prompt="a step", max_tokens=1)
 
     async def lease_is_over() -> bool:
         return await doomed.metric("kv_cache_usage_perc") == 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.serve import registry
 from baton.serve.registry import DirectoryActor, LeaseBook
 from baton.spec.lease import EngineLease
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def lease(replica_id: str, role: str = "decode") -> EngineLease:
