@@ -232,10 +232,10 @@ async def test_prefill_counts_a_lease_that_ran_out_and_says_which_process_it_is(
     again = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
     assert again == reading
     await pair.prefill()  # nobody reads it
-    chunks = await pair.stream(
-        "/v1/completions", prompt=PROMPT, max_tokens=1, kv_transfer_params=PREFILL_PARAMS
-    )
-    assert not any("kv_transfer_params" in chunk for chunk in chunks if chunk != "[DONE]")
+    streamed = {**_unread(PROMPT), "stream": True}
+    answer = await pair.post("/v1/completions", streamed, url=pair.prefill_url)
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert "kv_transfer_params" not in answer.text
 
     async def counted() -> bool:
         now = parse_reading((await pair.http.get(f"{pair.prefill_url}/metrics")).content)
