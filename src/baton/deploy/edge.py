@@ -2,9 +2,10 @@
 
 Ray Serve 2.60 gives HAProxy fixed ports (8404, 9101) on every interface, a fixed folder
 (`/tmp/haproxy-serve`) and one plain-text answer for its own 502, 503 and 504
-(`serve/_private/haproxy.py`). All but the answer and the interface can be set by environment.
-For those two, Ray is given `baton-haproxy` as the binary: it rewrites the file that Ray has just
-written and then becomes the real HAProxy, in the same process.
+(`serve/_private/haproxy.py`). All but the answer and the interface can be set by environment. For
+those two, Ray is given `baton-haproxy` as the binary: it rewrites the file that Ray has just
+written and then becomes the real HAProxy, in the same process. What stays is the 400 for bytes that
+are no HTTP/1.1: its page is compiled into HAProxy, whose `mux_h1.c` looks at no `errorfile`.
 """
 
 from __future__ import annotations
