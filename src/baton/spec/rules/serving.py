@@ -138,8 +138,8 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
     beside a placement strategy, which Ray Serve LLM always sets, and `_private/config.py` refuses
     `max_replicas_per_node` beside bundles, which it always sets as well. What the replica's actor
     asks for is added to them: a null there ends in a TypeError
-    (`_merge_replica_actor_and_child_actor_bundles`), an infinite amount in an OverflowError. A label
-    selector goes to `ray.util.placement_group.validate_placement_group`; a single one is repeated
+    (`_merge_replica_actor_and_child_actor_bundles`), an infinite amount in an OverflowError. A
+    label selector goes to `ray.util.placement_group.validate_placement_group`; a single one is repeated
     for each bundle (`serve/_private/config.py`, `_normalize_bundle_label_selector`).
     """
     for role in app.roles:
@@ -258,8 +258,8 @@ def _actor_options(role: RoleView) -> Iterator[Finding]:
         if value is None or endless:
             yield Finding(
                 role.at("deployment_config", "ray_actor_options", key),
-                f"`{key}` is {'no number' if endless else 'empty'}, and Ray Serve LLM adds it to the"
-                " bundles",
+                f"`{key}` is {'no number' if endless else 'empty'}, and Ray Serve LLM adds it to"
+                " the bundles",
                 found=shown(value),
                 allowed="a mapping" if key == "resources" else "a number",
                 cure=f"remove {key}, or give it a value",
