@@ -6,7 +6,7 @@ One run on one machine. In each round every subject takes its turn with the same
             a token is on its way from engine to reader
 `short`     answers of one token, `long` answers of 256: CPU time of the subject's processes, solved
             for a request and for a chunk
-`busy`      as many requests as are answered while 128 are open: the only one that is not open-loop
+`busy`      as many requests as are answered while 384 are open: the only one that is not open-loop
 
 What a subject adds is its figure less that of calling by hand in the same round; figures are
 medians over rounds, with the lowest and highest. A subject has the last core for itself; generator

@@ -17,7 +17,7 @@ PACE = {"rate": 105.0, "seconds": 2.5, "tokens": 16}
 """105 requests a second, each of 15 steps: 8 are open at a time, by Little's law."""
 SHORT = {"rate": 200.0, "seconds": 1.2, "tokens": 1}
 LONG = {"rate": 24.0, "seconds": 1.6, "tokens": 256}
-BUSY = {"inflight": 128, "seconds": 1.2, "tokens": 16}
+BUSY = {"inflight": 384, "seconds": 1.2, "tokens": 16}
 HELD_STREAMS = 1000
 SHARES = {"p50": 0.50, "p99": 0.99}
 _MS, _US = 1e6, 1e3

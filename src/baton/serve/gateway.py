@@ -26,8 +26,8 @@ DIRECTORY_INTERVAL_S = 0.5
 # Serve runs a replica's code in a thread of its own, so that code which blocks cannot make it look
 # dead, and hands every part of an answer over to the thread that writes it (ray 2.60,
 # serve/_private/replica.py, `call_http_entrypoint`). The gateway never blocks: in the replica's own
-# loop its parts are written at once (bench/results/gateway.json). Not for the engines: vLLM's start
-# does block.
+# loop its parts are written at once (bench/results/gateway_one_loop.json). Not for the engines:
+# vLLM's start does block.
 ONE_LOOP = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
 
 # Requests are limited by the gateway's own admission: Serve's limit must never be what refuses.
