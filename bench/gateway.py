@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,12 @@ from gateway_subjects import (
     start_router,
 )
 
+from baton.errors import DeployFailed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from baton.deploy.own_process import OwnProcess
 
 IDLE_S = 1.0
 QUIET = 0.25
@@ -254,7 +258,18 @@ async def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
         return result
     finally:
         for process in reversed(started):
-            await process.end()
+            await ended(process)
+
+
+async def ended(process: OwnProcess) -> None:
+    """SIGTERM, and as long as Ray takes to end: whoever cleans up must not be cut off."""
+    await process.end()
+    for _ in range(5):
+        if not process.alive:
+            return
+        with suppress(DeployFailed):
+            await process.gone()
+    process.end_now()
 
 
 def say(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import time
 import urllib.request
@@ -216,7 +217,14 @@ def start_deployed(engines: Engines, logs: Path, core: int | None) -> Subject:
     command += ["--prefill", engines.prefill, "--decode", engines.decode]
     with only_on(core):
         process = OwnProcess(command, logs / "deployed.log", {"PYTHONPATH": PATHS})
-    url = said(process, _LISTENS, 1, 200.0)[0]
+    try:
+        url = said(process, _LISTENS, 1, 200.0)[0]
+    except BaseException:
+        process.send(signal.SIGTERM)  # it ends its Ray; killed, it would leave it behind
+        deadline_s = time.monotonic() + START_S
+        while process.alive and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+        raise
     marker, folder = said(process, _MARKED, 1, 1.0)[0]
     return Subject("baton_deployed", Target(url), process, (marker, folder))
 
