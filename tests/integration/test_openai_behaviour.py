@@ -478,8 +478,14 @@ async def _hundred(base_url: str) -> list[Any]:
 
         async def one(number: int) -> int:
             stream = await client.completions.create(
-                model="tiny", prompt=f"{number} {LONG}", max_tokens=400, temperature=0, stream=True
+                model="tiny",
+                prompt=f"{number} {LONG}",
+                max_tokens=400,
+                temperature=0,
+                stream=True,
+                stream_options={"include_usage": True},
             )
-            return sum([1 async for chunk in stream for choice in chunk.choices if choice.text])
+            usages = [chunk.usage async for chunk in stream if chunk.usage is not None]
+            return usages[-1].completion_tokens
 
         return await asyncio.gather(*(one(n) for n in range(100)), return_exceptions=True)

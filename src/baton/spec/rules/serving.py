@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from baton.spec import catalog
@@ -137,9 +138,9 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
     beside a placement strategy, which Ray Serve LLM always sets, and `_private/config.py` refuses
     `max_replicas_per_node` beside bundles, which it always sets as well. What the replica's actor
     asks for is added to them: a null there ends in a TypeError
-    (`_merge_replica_actor_and_child_actor_bundles`). A label selector goes to
-    `ray.util.placement_group.validate_placement_group`; a single one is repeated for each bundle
-    (`serve/_private/config.py`, `_normalize_bundle_label_selector`).
+    (`_merge_replica_actor_and_child_actor_bundles`), an infinite amount in an OverflowError. A label
+    selector goes to `ray.util.placement_group.validate_placement_group`; a single one is repeated
+    for each bundle (`serve/_private/config.py`, `_normalize_bundle_label_selector`).
     """
     for role in app.roles:
         yield from _label_selector(role)
@@ -249,11 +250,17 @@ def accelerator(app: AppView) -> Iterator[Finding]:
 def _actor_options(role: RoleView) -> Iterator[Finding]:
     options = mapping(role.deployment.get("ray_actor_options"))
     for key in ("num_cpus", "num_gpus", "memory", "resources"):
-        if key in options and options[key] is None:
+        if key not in options:
+            continue
+        value = options[key]
+        amounts = value.values() if isinstance(value, dict) else (value,)
+        endless = any(isinstance(amount, float) and not math.isfinite(amount) for amount in amounts)
+        if value is None or endless:
             yield Finding(
                 role.at("deployment_config", "ray_actor_options", key),
-                f"`{key}` is empty, and Ray Serve LLM adds it to the bundles",
-                found="null",
+                f"`{key}` is {'no number' if endless else 'empty'}, and Ray Serve LLM adds it to the"
+                " bundles",
+                found=shown(value),
                 allowed="a mapping" if key == "resources" else "a number",
                 cure=f"remove {key}, or give it a value",
             )
