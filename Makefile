@@ -9,7 +9,9 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
 BIN := .venv/bin
 # Each test run starts hundreds of interpreters: compiling everything anew doubles its time.
 unexport PYTHONDONTWRITEBYTECODE
+BENCH := .bench
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
 .PHONY: help
@@ -47,9 +49,22 @@ lint: env ## Run ruff, the formatter's check, mypy and the import contracts
 .PHONY: check
 check: lint test ## lint, then test
 
+.PHONY: bench-gateway
+bench-gateway: env $(BENCH)/.complete ## Measure the gateway against vllm-router and calls by hand (5 min). BENCH_ARGS="--rounds 2"
+	@PYTHONPATH=src $(BIN)/python bench/gateway.py --router $(BENCH)/bin/vllm-router \
+	  --json bench/results/gateway.json $(BENCH_ARGS) >/dev/null
+	@$(BENCH)/bin/python bench/gateway_plot.py bench/results/gateway.json
+
+# Apart from .venv: vllm-router and matplotlib bring what the pinned set does not have.
+$(BENCH)/.complete: requirements/bench.txt
+	@rm -rf $(BENCH)
+	@$(PYTHON) -m venv $(BENCH)
+	@$(BENCH)/bin/python -m pip install --quiet --no-deps --require-hashes -r $<
+	@touch $@
+
 .PHONY: pin
 pin: env ## Write the hashes into requirements/ after a version was edited there
-	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt src/baton/demo/model-packages.txt
+	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt requirements/bench.txt src/baton/demo/model-packages.txt
 
 .PHONY: clean
 clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cache/baton)
@@ -57,5 +72,5 @@ clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cac
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-env
-clean-env: clean ## Remove .venv, too
-	@rm -rf .venv .venv.lock
+clean-env: clean ## Remove .venv and .bench, too
+	@rm -rf .venv .venv.lock $(BENCH)

@@ -82,7 +82,12 @@ def command(  # noqa: PLR0917  (click passes by name)
             " auth.allow_anonymous: true or --insecure-no-auth",
         )
     tls = None if tls_cert is None and tls_key is None else Tls.checked(tls_cert, tls_key)
-    directory = FixedDirectory(prefill_urls, decode_urls, _secret(engine_secret_env))
+    directory = FixedDirectory(
+        prefill_urls,
+        decode_urls,
+        _secret(engine_secret_env),
+        asks_block_size=settings.disaggregate.first_token == "early",  # noqa: S105 - of a text
+    )
     app = build_gateway_app(settings, directory, route_prefix=route_prefix)
     listener = _bind(host, port)
     try:

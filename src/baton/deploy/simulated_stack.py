@@ -37,7 +37,8 @@ KV_LEASE_S = 7.0
 """A quarter of vLLM's: two scenarios wait for its end."""
 SETTINGS = BatonBlock(
     # Each request is handed over, whatever it costs: that is what is drilled.
-    disaggregate=Disaggregate(mode="always"),
+    # What `auto` does where engines have leases; these are given by their URLs.
+    disaggregate=Disaggregate(mode="always", first_token="early"),  # noqa: S106 - of a text
     # Shorter than anybody would serve with, so that a hang is over while the drill watches.
     recovery=Recovery(
         prefill_timeout_s=3.0,

@@ -18,6 +18,7 @@ import ray
 from ray import serve
 from ray.serve.llm import LLMServer
 
+from baton.engine.continues import continues_of
 from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_bytes_per_token, kv_lease_s
 from baton.engine.life import ActorDirectory, ReplicaLife
 from baton.engine.load import read_counts
@@ -151,6 +152,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
                 "kv_lease_s": kv_lease_s(kv_transfer),
                 "kv_bytes_per_token": kv_bytes_per_token(workers),
                 "tensor_parallel_size": vllm_config.parallel_config.tensor_parallel_size,
+                "continues": continues_of(llm_config.engine_kwargs, vllm_config.model_config),
                 "vllm_version": vllm_version,
                 "evidence": gather_evidence(workers, kv_transfer),
             }

@@ -34,6 +34,7 @@ from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
+from baton.gateway.first_token import Ordinary, plan
 from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
 from baton.gateway.lease_guard import LeaseGuard
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from baton.gateway.auth import Holder
     from baton.gateway.caller import Header, Receive, Scope, Send
     from baton.gateway.directory import Directory
+    from baton.gateway.first_token import Plan
+    from baton.gateway.journey import Ask
     from baton.gateway.routes import Route
     from baton.spec.schema import BatonBlock
 
@@ -288,7 +291,13 @@ class GatewayApp:
             return
         me = asyncio.current_task()
         resumer = Resumer(parts, ask, timeline) if ask.streamed else None
-        journey = Journey(parts, ask, timeline, asks_ids=resumer is not None and resumer.asks_ids)
+        journey = Journey(
+            parts,
+            ask,
+            timeline,
+            asks_ids=resumer is not None and resumer.asks_ids,
+            plan=None if resumer is None else self._plan(ask, resumer, timeline),
+        )
         lesson = self.ways.lesson(ask, timeline)
         hung_up = False
 
@@ -319,6 +328,17 @@ class GatewayApp:
             gone = timeline.outcome == "hangup"
             stage = journey.stage if gone else None
             self._note(timeline, caller, holder.name, hung_up_in=stage)
+
+    def _plan(self, ask: Ask, resumer: Resumer, timeline: Timeline) -> Plan | None:
+        """Whether the first token may leave from prefill."""
+        if ask.why_alone is not None:
+            return None
+        mode = self.settings.disaggregate.first_token
+        try:
+            return plan(ask, resumer.means, keeps_ids=resumer.asks_ids, mode=mode)
+        except Ordinary as why:
+            timeline.first_token = ("ordinary", why.reason)
+            return None
 
     async def _serve(
         self,

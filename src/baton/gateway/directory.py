@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,6 +37,8 @@ REAPPEARS_STEPS = 20
 """Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
 SETTLES_S = 10.0
 """Within this time every engine has renewed its lease: twice `engines.lease_s` as it usually is."""
+# vLLM 0.29 `vllm:cache_config_info`.
+_BLOCK_SIZE = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
 SLOW_PROBES = 3
 """A probe without an answer is how a busy engine looks as well: out after so many in a row."""
 
@@ -254,6 +257,14 @@ class FixedDirectory(_View):
     when it refuses or says otherwise, and after three probes that it does not answer in time.
     What a lease would say and a probe cannot (engine_id, load, evidence) stays empty.
 
+    Args:
+        prefill_urls: Engines of the role.
+        decode_urls: Engines of the role.
+        engine_secret: What they want to see in each request.
+        interval_s: Seconds between two probes.
+        probe_timeout_s: Seconds that an answer may take.
+        asks_block_size: Look into `/metrics` for the size of KV blocks (`first_token: early`).
+
     Raises:
         ConfigRefused: A URL is none, stands twice, or is given for both roles.
     """
@@ -265,8 +276,11 @@ class FixedDirectory(_View):
         engine_secret: str | None = None,
         interval_s: float = 2.0,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
+        *,
+        asks_block_size: bool = False,
     ) -> None:
         super().__init__(interval_s)
+        self._asks_block_size = asks_block_size
         self._secret = engine_secret
         self._probe_timeout_s = probe_timeout_s
         self._models: dict[str, frozenset[str]] = {}
@@ -329,13 +343,33 @@ class FixedDirectory(_View):
         if not cards:
             return self._out(engine, f"/v1/models answers {status} and lists no model")
         self._models[engine.replica_id] = frozenset(name for name, _ in cards)
+        block_size = engine.block_size
         if engine.state != "ready":
+            if self._asks_block_size:
+                block_size = await self._block_size(client, engine, headers)
             log.info("engine is ready", extra={"engine": engine.url, "role": engine.role})
             self.breakers.forget(engine.replica_id)
         name, max_model_len = cards[0]
         return engine.model_copy(
-            update={"state": "ready", "model_id": name, "max_model_len": max_model_len}
+            update={
+                "state": "ready",
+                "model_id": name,
+                "max_model_len": max_model_len,
+                "block_size": block_size,
+            }
         )
+
+    async def _block_size(
+        self, client: EngineClient, engine: EngineLease, headers: dict[str, str]
+    ) -> int:
+        """Tokens in a block of an engine that has come (back); 0 when it does not say."""
+        with contextlib.suppress(LegFailed):
+            status, raw = await client.fetch(
+                engine, "GET", "/metrics", timeout_s=self._probe_timeout_s, headers=headers
+            )
+            found = _BLOCK_SIZE.search(raw) if status == 200 else None  # noqa: PLR2004
+            return int(found[1]) if found else 0
+        return 0
 
     def _out(self, engine: EngineLease, why: str) -> EngineLease:
         if engine.state == "ready":

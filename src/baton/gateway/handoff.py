@@ -214,6 +214,12 @@ class KVTransferParams(BaseModel):
         return value
 
     @property
+    def most_blocks(self) -> int:
+        """Blocks in the largest group: those of all tokens, where one group has full attention."""
+        groups = self.remote_block_ids
+        return max(len(group) if isinstance(group, list) else len(groups) for group in groups)
+
+    @property
     def prompt_tokens(self) -> int | None:
         """Tokens whose KV is offered: all of the prompt. None where the engine does not say."""
         # vLLM 0.29, nixl/pull_scheduler.py `request_finished`: the tokens that were computed, and

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from baton.errors import (
@@ -22,6 +22,7 @@ from baton.errors import (
 )
 from baton.gateway.decode import decode_body, engine_tag, open_decode
 from baton.gateway.directory import SECRET_HEADER, need_decode
+from baton.gateway.first_token import Ordinary, read
 from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from baton.gateway.directory import Directory
     from baton.gateway.eligibility import PromptSize
     from baton.gateway.engine_client import EngineClient
+    from baton.gateway.first_token import FirstToken, Plan
     from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
     from baton.gateway.recovery import RetryBudget
     from baton.gateway.releases import Releases
@@ -114,6 +116,7 @@ class Journey:
         *,
         avoid: frozenset[str] = frozenset(),
         asks_ids: bool = False,
+        plan: Plan | None = None,
     ) -> None:
         self._parts = parts
         self.ask = ask
@@ -124,6 +127,10 @@ class Journey:
         self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
         self._counted: EngineLease | None = None
         self._again: str | None = None  # the engine that is asked again, by its replica_id
+        self._plan = plan
+        self._prefilled = False
+        self._said: Any = None  # prefill's answer, where it was planned to use it
+        self._picked: EngineLease | None = None
         self._offer: Handoff | None = None
         self._lease: LeaseWatch | None = None
         self.stage = "admit"
@@ -138,6 +145,46 @@ class Journey:
             raise DeadlinePassed("The request's deadline passed before an answer began.")
         return left
 
+    async def first_token(self) -> FirstToken | None:
+        """Prefill, and what it says of the answer if that may be said at once; before `run`.
+
+        Where something is left to write, the KV stays offered, and `run` goes on with it: the
+        same request when None comes back, and otherwise the one that `go_on_with` was told.
+
+        Raises:
+            RequestRejected: Prefill refused the request.
+            GatewayError: Nothing worked.
+        """
+        if self._plan is None:
+            return None
+        self._parts.budget.request()
+        self.stage = "route"
+        await need_decode(self._parts.directory, after_failure=False)
+        prefill = await self._prefill()
+        plan, self._plan, self._prefilled = self._plan, None, True
+        self.prefill_done()
+        said, self._said = self._said, None
+        if prefill is None or self._offer is None:
+            self.timeline.first_token = ("ordinary", "fallback")
+            return None
+        self._picked = self._pick_decode(set(self._avoid))
+        try:
+            token = read(plan, said, self._offer.params, prefill, self._picked)
+        except Ordinary as why:
+            self.timeline.first_token = ("ordinary", why.reason)
+            return None
+        if token.rest is None:
+            self.timeline.first_token = ("early", "complete")
+            self._parts.releases.give_up(self._offer)
+        else:
+            self.timeline.first_token = ("early", "from_prefill")
+            self.timeline.decode_engine = self._picked.replica_id
+        return token
+
+    def go_on_with(self, ask: Ask) -> None:
+        """From now on this is asked for; the KV that is offered is that of its prompt."""
+        self.ask = ask
+
     async def run(self) -> DecodeAnswer:
         """Until a decode engine's answer has begun.
 
@@ -145,9 +192,12 @@ class Journey:
             RequestRejected: An engine refused the request.
             GatewayError: Nothing worked.
         """
-        self._parts.budget.request()
-        self.stage = "route"
         alone = self.ask.why_alone is not None
+        if self._prefilled:
+            alone = self._offer is None
+        else:
+            self._parts.budget.request()
+            self.stage = "route"
         tried = set(self._avoid)
         attempt = 0
         try:
@@ -156,11 +206,11 @@ class Journey:
                 if self.ask.tag is None:
                     # Before prefill computes for nothing.
                     await need_decode(self._parts.directory, after_failure=attempt > 1)
-                if not alone:
-                    self._offer = await self._prefill()
+                if not alone and not self._prefilled:
+                    alone = await self._prefill() is None
                     self.prefill_done()
-                    alone = self._offer is None
-                engine = self._pick_decode(tried)
+                self._prefilled = False
+                engine, self._picked = self._picked or self._pick_decode(tried), None
                 started = self.timeline.now()
                 try:
                     with self._parts.directory.breakers.leg(engine):
@@ -182,12 +232,16 @@ class Journey:
                         self._parts.router.learn(engine, self._prompt)
                     return answer
         finally:
-            if self._offer is not None:
-                # Not taken: the caller went away, or an error leaves through here.
-                self._parts.releases.give_up(self._offer)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """What was not taken: the caller went away, or an error leaves through here."""
+        if self._offer is not None:
+            self._parts.releases.give_up(self._offer)
 
     def close(self) -> None:
         """The answer has been handed on, or there is none."""
+        self._let_go()
         self._count(None)
         if self._lease is not None:
             self._lease.close()
@@ -211,8 +265,9 @@ class Journey:
 
     # -- prefill ---------------------------------------------------------------------------------
 
-    async def _prefill(self) -> Handoff | None:
-        """Prefill on some engine within the deadline; None means decode alone."""
+    async def _prefill(self) -> EngineLease | None:
+        """Prefill on some engine within the deadline, which offers its KV; None: decode alone."""
+        self._offer = None
         parts, timeline = self._parts, self.timeline
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(parts.settings.prefill_timeout_s, self._time_left())
@@ -231,7 +286,7 @@ class Journey:
             started = timeline.now()
             try:
                 with parts.directory.breakers.leg(engine):
-                    offer = await self._prefill_on(engine, deadline - loop.time())
+                    self._offer = await self._prefill_on(engine, deadline - loop.time())
             except LegFailed as failure:
                 timeline.failed_attempt(
                     "prefill", engine.replica_id, failure.failure, timeline.now() - started
@@ -253,7 +308,7 @@ class Journey:
             timeline.add("prefill", timeline.now() - started)
             parts.router.learn(engine, self._prompt)
             self.stage = "route"
-            return offer
+            return engine
         timeline.prefill_engine = None
         self._fall_back(failed_as)
         return None
@@ -263,7 +318,10 @@ class Journey:
         leg_id = f"{self._leg_prefix}-p{len(self.timeline.attempts)}"
         if ask.body is None:
             raise EngineFailed("a request without a body has no prefill leg")
-        body = encode_body(prefill_body(ask.body, ask.route))
+        plan = self._plan
+        body = encode_body(
+            prefill_body(ask.body, ask.route) if plan is None else plan.prefill_body()
+        )
         # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
         leg = asyncio.create_task(
             run_prefill(
@@ -272,6 +330,7 @@ class Journey:
                 ask.route,
                 body,
                 headers=leg_headers(parts.directory, ask.headers, leg_id),
+                heard=None if plan is None else self._hear,
             )
         )
         handoff = Handoff(engine.replica_id, leg_id)
@@ -297,6 +356,9 @@ class Journey:
             raise
         self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
         return handoff
+
+    def _hear(self, said: Any) -> None:
+        self._said = said
 
     # -- decode ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from baton.gateway.handoff import FOR_PREFILL, parse_params
 from baton.gateway.openai_errors import reshape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.handoff import KVTransferParams
@@ -100,8 +100,17 @@ async def run_prefill(
     body: bytes,
     *,
     headers: Mapping[str, str],
+    heard: Callable[[Any], None] | None = None,
 ) -> KVTransferParams:
     """Send the prefill leg (`prefill_body`, encoded) and read its offer.
+
+    Args:
+        client: Sends it.
+        engine: Where to.
+        route: The caller's.
+        body: Of the leg.
+        headers: Of the leg.
+        heard: Gets the whole answer, if it has an offer.
 
     Raises:
         LegFailed: Refused, broken, 5xx, busy, or an answer without usable params.
@@ -118,6 +127,10 @@ async def run_prefill(
     if answer.status >= 400:  # noqa: PLR2004
         raise RequestRejected(answer.status, reshape(answer.status, without_our_words(raw)))
     try:
-        return parse_params(msgspec.json.decode(raw), engine.replica_id)
+        said = msgspec.json.decode(raw)
+        params = parse_params(said, engine.replica_id)
     except (msgspec.DecodeError, PrefillFailed) as exc:
         raise LegFailed("no_params", engine.replica_id, str(exc)) from exc
+    if heard is not None:
+        heard(said)
+    return params

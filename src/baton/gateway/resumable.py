@@ -110,10 +110,15 @@ def _why_not_continue(body: Body, why_alone: str | None) -> str | None:
     for key, value in body.items():
         if value is None or key in KEPT or key in COUNTED or key in SPENT:
             continue
-        if value in NEUTRAL.get(key, ()):
+        if any(value == one and _same_kind(value, one) for one in NEUTRAL.get(key, ())):
             continue
         return f"{key}: {REASONS.get(key, 'not known to mean the same in the middle')}"
     return None
+
+
+def _same_kind(value: Any, other: Any) -> bool:
+    # `logprobs: 0` of a completion asks for the token's own, and Python finds it equal to False.
+    return isinstance(value, bool) == isinstance(other, bool)
 
 
 def _why_not_replay(body: Body) -> str | None:

@@ -8,16 +8,17 @@ already knows. Which way is possible says `resumable`; what was sent so far says
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from baton.errors import GatewayError, LegFailed
-from baton.gateway.journey import Ask, Journey, leg_headers
+from baton.gateway.journey import Journey, leg_headers
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import encode_body
 from baton.gateway.resumable import COMPLETING, continuation, means_of
-from baton.gateway.routes import lookup
+from baton.gateway.routes import COMPLETIONS
 from baton.gateway.sources import Continued, Rewritten, Written, find_places, head_of
 from baton.gateway.transcript import Transcript, parse_event, write_event
 from baton.observe.timeline import Timeline
@@ -25,7 +26,8 @@ from baton.observe.timeline import Timeline
 if TYPE_CHECKING:
     from baton.gateway.breaker import Breakers
     from baton.gateway.decode import DecodeAnswer
-    from baton.gateway.journey import Parts
+    from baton.gateway.journey import Ask, Parts
+    from baton.gateway.request_body import Body
     from baton.gateway.sources import Place, Source
     from baton.gateway.transcript import Said
 
@@ -140,7 +142,7 @@ class Resumer:
 
     async def _again(self, said: Said) -> Source:
         answer = await self._open(self._ask)
-        self.transcript.rewind(0, len(self.transcript.tail))
+        self.transcript.rewind(0, 0)
         return Rewritten(answer, self.transcript, said)
 
     # -- prompt and written tokens as the prompt -------------------------------------------------
@@ -165,23 +167,20 @@ class Resumer:
         )
         if body is None:
             return None
-        found = lookup("/v1/completions")
-        if found is None:
-            return None
-        ask = Ask(
-            route=found[0],
-            method="POST",
-            path="/v1/completions",
-            body=body,
-            streamed=True,
-            headers=self._ask.headers,
-            why_alone=self._ask.why_alone,
+        answer = await self._open(self.continuing(body))
+        return "continue", self.go_on(answer, place)
+
+    def continuing(self, body: Body) -> Ask:
+        """The request for a `continuation`."""
+        return replace(
+            self._ask, route=COMPLETIONS, path=COMPLETIONS.path, body=body, streamed=True
         )
-        answer = await self._open(ask)
-        transcript.rewind(place.kept, place.events)
-        return "continue", Continued(
-            answer, transcript, place, chat=self._ask.route.path != "/v1/completions"
-        )
+
+    def go_on(self, answer: DecodeAnswer, place: Place) -> Source:
+        """Read the answer to a `continuation` as the stream's own, from this place on."""
+        self.transcript.rewind(place.kept, place.chars)
+        chat = self._ask.route.path != COMPLETIONS.path
+        return Continued(answer, self.transcript, place, chat=chat)
 
     async def _place(self, written: list[int]) -> Place | None:
         places = find_places(self.transcript, self._body, greedy=self.means.replays)

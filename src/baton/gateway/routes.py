@@ -58,6 +58,16 @@ _CONTROL = "controls an engine: an operator's business, not a caller's"
 _POOLING = "one forward pass, no decode phase that could be handed anything"
 _DOUBLE = "a second way in that skips the checks of the real route"
 
+COMPLETIONS = Route(
+    "/v1/completions",
+    _POST,
+    "pd",
+    "generates",
+    terminator=b"data: [DONE]",
+    finish_mark=b'"finish_reason":"',
+    token_limits=("max_tokens",),
+)
+
 TABLE: tuple[Route, ...] = (
     # Generation: disaggregated. What each answers as its last event: vLLM 0.29
     # openai/chat_completion/serving.py, openai/completion/serving.py, anthropic/serving.py,
@@ -72,15 +82,7 @@ TABLE: tuple[Route, ...] = (
         finish_mark=b'"finish_reason":"',
         token_limits=("max_tokens", "max_completion_tokens"),
     ),
-    Route(
-        "/v1/completions",
-        _POST,
-        "pd",
-        "generates",
-        terminator=b"data: [DONE]",
-        finish_mark=b'"finish_reason":"',
-        token_limits=("max_tokens",),
-    ),
+    COMPLETIONS,
     Route(
         "/v1/responses",
         _POST,

@@ -7,12 +7,19 @@ what the caller gets of it differ by token ids, and in a resumed stream by what 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from baton.errors import LegFailed
 from baton.gateway.resumable import held_back
 from baton.gateway.sse import EVENT_END, WholeEvents
-from baton.gateway.transcript import Diverged, Replay, Transcript, parse_event, write_event
+from baton.gateway.transcript import (
+    TAIL_EVENTS,
+    Diverged,
+    Replay,
+    Transcript,
+    parse_event,
+    write_event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +53,14 @@ class Place:
 
     Args:
         kept: Written tokens before it.
+        chars: Characters that those tokens spell.
         repeated: What the engine will say that was sent already.
-        events: Events of the tail behind it.
         sure: Whether no character is cut there, whatever the tokenizer.
     """
 
     kept: int
+    chars: int
     repeated: str
-    events: int
     sure: bool
 
 
@@ -63,7 +70,8 @@ def find_places(transcript: Transcript, body: Body, *, greedy: bool) -> Iterator
     A place is the end of an event whose text was whole there: no character cut by a token, and no
     further on than what was sent, so that a stop string still lies ahead whole. vLLM gives text
     only when its last character is complete, so an event with text and one token ends in a clean
-    place; with several tokens, the last of them may have begun another character.
+    place; with several tokens, the last of them may have begun another character. The place where
+    the engine itself began, were it not the first, is clean as well.
 
     Args:
         transcript: With its tail.
@@ -71,24 +79,52 @@ def find_places(transcript: Transcript, body: Body, *, greedy: bool) -> Iterator
         greedy: Whether an engine that repeats a piece repeats it alike.
     """
     back, lags = held_back(body)
-    kept = len(transcript.written)
-    after = ""
-    for events, raw in enumerate(reversed(transcript.tail)):
-        event = parse_event(raw) or {}
-        choices: list[Any] = event.get("choices") or []
-        choice = choices[0] if len(choices) == 1 else {}
-        ids = choice.get("token_ids") or ()
-        delta = choice.get("delta")
-        if isinstance(delta, dict) and set(delta) - {"content", "role"}:
+    written = [_written_in(parse_event(raw)) for raw in transcript.tail]
+    said = "".join(text for (_, key), text in _flat(transcript.said()) if key in _PLAIN)
+    began = transcript.began
+    whole = len(written) < TAIL_EVENTS
+    # An engine that was cut off while it repeated what was sent has not written all that was said.
+    end = began.chars + sum(len(one.text) for one in written) if whole else len(said)
+    kept, after = len(transcript.written), 0
+    for one in reversed(written):
+        if not one.plain:
             return  # what came before was no plain text: a parser's state lies in between
-        text = choice.get("text") if delta is None else delta.get("content")
-        if text and ids and len(after) >= back:
+        if one.text and one.tokens and after >= back:
             # While text is held back the tokens are ahead of it by that much.
-            repeated = after[back:] if lags else after
+            chars = end - after + (back if lags else 0)
+            repeated = said[chars:]
             if not repeated or greedy:
-                yield Place(kept, repeated, events, sure=len(ids) == 1)
-        after = (text or "") + after
-        kept -= len(ids)
+                yield Place(kept, chars, repeated, sure=one.tokens == 1)
+        after += len(one.text)
+        kept -= one.tokens
+    if began.kept and whole:
+        repeated = said[began.chars :]
+        if not repeated or greedy:
+            yield Place(began.kept, began.chars, repeated, sure=True)
+
+
+_PLAIN = ("text", "content")
+
+
+def _flat(said: Said) -> Iterator[tuple[tuple[int, str], str]]:
+    return ((channel, text) for channel, text in said.items() if len(channel) == 2)  # noqa: PLR2004
+
+
+class _Written(NamedTuple):
+    """What one event of a stream with one choice has written."""
+
+    text: str
+    tokens: int
+    plain: bool
+
+
+def _written_in(event: dict[str, Any] | None) -> _Written:
+    choices: list[Any] = (event or {}).get("choices") or []
+    choice = choices[0] if len(choices) == 1 else {}
+    delta = choice.get("delta")
+    text = choice.get("text") if delta is None else delta.get("content")
+    plain = not (isinstance(delta, dict) and set(delta) - {"content", "role"})
+    return _Written(text or "", len(choice.get("token_ids") or ()), plain)
 
 
 def head_of(transcript: Transcript) -> dict[str, Any]:
@@ -191,7 +227,7 @@ class Rewritten(_OfAnEngine):
         document = {**self._translate(document), **self._head}
         self._transcript.keep(write_event(document))
         try:
-            new = self._replay.new_in(document)
+            new = self._new_in(document)
         except Diverged as exc:
             raise LegFailed("diverged", self.engine_id, str(exc)) from exc
         return b"" if new is None else self._transcript.show(write_event(new))
@@ -199,9 +235,27 @@ class Rewritten(_OfAnEngine):
     def _translate(self, document: dict[str, Any]) -> dict[str, Any]:
         return document
 
+    def _new_in(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        return self._replay.new_in(document)
+
+
+# What vLLM 0.29 writes around the text of a chunk in the middle of a completion, and of a chat.
+_TEXT = b'"choices":[{"index":0,"text":"'
+_BEHIND = (
+    b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,'
+    b'"token_ids":['
+)
+_END = b"]}]}"
+_CHAT_TEXT = b'"choices":[{"index":0,"delta":{"content":"'
+_CHAT_BEHIND = b'"},"logprobs":null,"finish_reason":null,"token_ids":['
+
 
 class Continued(Rewritten):
     """The tokens that `/v1/completions` writes behind prompt and answer, as the route's own chunks.
+
+    Most chunks differ from the one before in text and token id only: they are cut out and put
+    between the caller's own bytes, without parsing. A quote inside a JSON string is escaped, so
+    what begins with one is found where it stands only.
 
     Args:
         answer: Of `/v1/completions`.
@@ -217,20 +271,49 @@ class Continued(Rewritten):
         super().__init__(answer, transcript, said)
         self._moved = place.kept
         self._chat = chat
+        self._caught_up = not said
+        # Of the engine's chunks up to the text, once one was seen, and of the caller's.
+        self._theirs = b""
+        head = write_event({**self._head, "choices": []})
+        self._ours = head[: head.index(b'"choices":')] + (_CHAT_TEXT if chat else _TEXT)
+        self._behind = _CHAT_BEHIND if chat else _BEHIND
+
+    def _rewrite(self, event: bytes) -> bytes:
+        theirs = self._theirs
+        if theirs and event.startswith(theirs) and event.endswith(_END) and self._caught_up:
+            at = event.find(_BEHIND, len(theirs))
+            ids = event[at + len(_BEHIND) : -len(_END)]
+            if at >= 0 and ids.isdigit():
+                text = event[len(theirs) : at]
+                chunk = b"".join((self._ours, text, self._behind, ids, _END, EVENT_END))
+                return self._transcript.feed(chunk)
+        elif not theirs:
+            at = event.find(_TEXT)
+            self._theirs = event[: at + len(_TEXT)] if at >= 0 else b""
+        return super()._rewrite(event)
 
     def _translate(self, document: dict[str, Any]) -> dict[str, Any]:
         usage = document.get("usage")
+        choices = document.get("choices") or ()
         if isinstance(usage, dict):
             # The tokens written before are prompt there and answer here.
             usage["prompt_tokens"] -= self._moved
             usage["completion_tokens"] += self._moved
-        choices = document.get("choices") or ()
+            if self._chat and choices:
+                usage.setdefault("completion_tokens_details", None)
         if self._chat:
             return {**document, "choices": [_as_chat(choice) for choice in choices]}
         for choice in choices:
             if choice.get("prompt_token_ids") is not None:
                 choice["prompt_token_ids"] = None  # not the caller's prompt
         return document
+
+    def _new_in(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        if self._caught_up:
+            return document  # an event without text may still have a token id that is wanted
+        new = super()._new_in(document)
+        self._caught_up = self._replay.caught_up
+        return new
 
 
 def _as_chat(choice: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ async def relay(
                     source = await resumer.resume(source.engine_id, failure.failure)
                 except CannotResume as exc:
                     await attention.pause()
-                    raise await _broken(caller, route, failure, str(exc)) from failure
+                    raise await broken(caller, route, failure.failure, str(exc)) from failure
                 await attention.pause()
     finally:
         source.close()
@@ -118,9 +118,10 @@ async def _stop_at_error(events: bytes, caller: Caller, source: Source) -> None:
     raise LegFailed("error_event", source.engine_id)
 
 
-async def _broken(caller: Caller, route: Route, failure: LegFailed, why: str) -> BrokenStream:
+async def broken(caller: Caller, route: Route, failure: str, why: str) -> BrokenStream:
+    """Send the error event of a stream that nobody can go on with; the error to raise."""
     error = BrokenStream(
-        f"The stream broke off before the answer was complete ({failure.failure}) and could not go "
+        f"The stream broke off before the answer was complete ({failure}) and could not go "
         f"on: {why}."
     )
     await caller.body(stream_event(error, route.dialect), more=True)

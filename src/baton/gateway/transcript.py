@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,6 +36,19 @@ class Diverged(Exception):
     """Another engine does not repeat what was sent."""
 
 
+@dataclass(frozen=True)
+class Began:
+    """Where an engine began to write.
+
+    Args:
+        kept: Tokens of the answer before it.
+        chars: Characters that those tokens spell.
+    """
+
+    kept: int
+    chars: int
+
+
 class Transcript:
     """Keeps a stream. `feed` takes whole events and returns what the caller gets.
 
@@ -45,7 +59,7 @@ class Transcript:
 
     __slots__ = (
         "_asks_ids", "_folded", "_ids", "_pending", "_pending_size", "_prompt", "_shows_ids",
-        "count", "first", "tail",
+        "began", "count", "first", "tail",
     )  # fmt: skip
 
     def __init__(self, *, asks_ids: bool, shows_ids: bool) -> None:
@@ -61,7 +75,9 @@ class Transcript:
         self.count = 0
         """Events so far."""
         self.tail: deque[bytes] = deque(maxlen=TAIL_EVENTS)
-        """The last events, with their token ids."""
+        """The last events of the engine that writes now, with their token ids."""
+        self.began = Began(0, 0)
+        """Where that engine began."""
 
     def feed(self, events: bytes) -> bytes:
         """Keep whole events; what the caller gets of them."""
@@ -125,15 +141,15 @@ class Transcript:
         """Token ids of the answer so far."""
         return _numbers(b",".join(self._ids))
 
-    def rewind(self, count: int, events: int) -> None:
-        """Another engine writes anew what comes after `count` ids; the last `events` are dropped.
+    def rewind(self, count: int, chars: int) -> None:
+        """Another engine writes what comes after `count` ids, which spell `chars` characters.
 
         What was said stays said.
         """
         kept = self.written[:count]
         self._ids = [",".join(map(str, kept)).encode()] if kept else []
-        for _ in range(min(events, len(self.tail))):
-            self.tail.pop()
+        self.tail.clear()
+        self.began = Began(count, chars)
 
     def said(self) -> Said:
         """Everything sent so far, by channel: `(0, "content")`, `(0, "tool_calls", 1, …)`."""

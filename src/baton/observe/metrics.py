@@ -53,6 +53,13 @@ class GatewayMetrics:
             ["leg", "why"],
             registry=self.registry,
         )
+        self.first_tokens = Counter(
+            "baton_first_tokens",
+            "Streamed P/D requests by how their first token went: early from prefill, or ordinary"
+            " through decode and why (definitions: baton.gateway.first_token).",
+            ["how", "reason"],
+            registry=self.registry,
+        )
         self.stages = Histogram(
             "baton_stage_seconds",
             "What each stage took (definitions: baton.observe.timeline).",
@@ -191,6 +198,8 @@ class GatewayMetrics:
         self.requests.labels(
             timeline.path, timeline.route or "none", timeline.reason or "none", timeline.outcome
         ).inc()
+        if timeline.first_token is not None:
+            self.first_tokens.labels(*timeline.first_token).inc()
         for stage, seconds in timeline.stages.items():
             self.stages.labels(stage).observe(seconds)
         if timeline.ttft_s is not None and timeline.streamed:

@@ -20,6 +20,10 @@ stage              from → to
                    HTTP shows no border between handoff and decode there
 =================  =====================================================================
 
+`first_token` says of a streamed P/D request how its first token went: `early: from_prefill`, before
+`handoff`, which then hides between the first two tokens; `early: complete`, where it was the whole
+answer and nothing was handed over; or `ordinary` and why (`gateway.first_token`).
+
 `choices` says for each leg why the last engine was chosen, and what share of the prompt's beginning
 it was known to `held` (`gateway.routing.Choice`).
 
@@ -71,6 +75,7 @@ class Timeline:
         "choices",
         "decode_engine",
         "fallbacks",
+        "first_token",
         "outcome",
         "path",
         "prefill_engine",
@@ -107,6 +112,7 @@ class Timeline:
         self.decode_engine: str | None = None
         self.choices: dict[str, dict[str, Any]] = {}
         self.fallbacks: list[str] = []
+        self.first_token: tuple[str, str] | None = None
         self.attempts: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
         self.stages: dict[Stage, float] = {}
@@ -179,6 +185,7 @@ class Timeline:
             "decode_engine": self.decode_engine,
             "choices": dict(self.choices),
             "fallbacks": list(self.fallbacks),
+            "first_token": None if self.first_token is None else ": ".join(self.first_token),
             "attempts": list(self.attempts),
             "resumes": list(self.resumes),
             "stages": {f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},

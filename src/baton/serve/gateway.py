@@ -23,6 +23,13 @@ log = logging.getLogger("baton.serve.gateway")
 # How old a gateway's picture of the engines may be. Half a lease renewal.
 DIRECTORY_INTERVAL_S = 0.5
 
+# Serve runs a replica's code in a thread of its own, so that code which blocks cannot make it look
+# dead, and hands every part of an answer over to the thread that writes it (ray 2.60,
+# serve/_private/replica.py, `call_http_entrypoint`). The gateway never blocks: in the replica's own
+# loop its parts are written at once (bench/results/gateway_one_loop.json). Not for the engines:
+# vLLM's start does block.
+ONE_LOOP = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
+
 # Requests are limited by the gateway's own admission: Serve's limit must never be what refuses.
 UNLIMITED_ONGOING = 1_000_000
 
@@ -41,7 +48,7 @@ def gateway_deployment(settings: BatonBlock) -> Any:
         num_replicas=settings.gateway.num_replicas,
         max_ongoing_requests=UNLIMITED_ONGOING,
         max_surge_percent=100,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": ONE_LOOP}},
     )
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+Continues = Literal["unknown", "nothing", "completions", "chat"]
+"""Which answers `/v1/completions` of an engine goes on with exactly, from prompt and first tokens
+as token ids. `chat`: those of both routes. `unknown`: nobody has looked."""
+
+
 class _Fact(BaseModel):
     # Newer replicas may say more than an older gateway knows: extra keys are ignored here.
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -69,6 +74,7 @@ class EngineLease(_Fact):
     kv_bytes_per_token: int = 0
     """Bytes of KV that a token has in all workers together; 0 when that is not known."""
     tensor_parallel_size: int = 1
+    continues: Continues = "unknown"
     vllm_version: str = ""
     load: EngineLoad = EngineLoad()
     evidence: TransferEvidence = TransferEvidence()

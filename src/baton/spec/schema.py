@@ -32,6 +32,11 @@ class Disaggregate(Frozen):
     """Whether prefill and decode are done on two engines; `auto`: where measurements favour it."""
 
     mode: Literal["auto", "always", "never"] = "auto"
+    first_token: Literal["auto", "early", "ordinary"] = "auto"  # noqa: S105 - a token of text
+    """Whether a stream's first token leaves from prefill, while KV is handed over. `auto`: where
+    the engines say that it changes nothing else (`continues` in their leases). `early`: also where
+    engines cannot say, as behind `baton gateway --prefill … --decode …`; whoever sets it vouches
+    that they have no reasoning or tool parser and no default or forced limit of answers."""
 
 
 class Routing(Frozen):

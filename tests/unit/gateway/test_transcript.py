@@ -207,3 +207,31 @@ def test_reasoning_is_not_continued() -> None:
     )
     assert list(find_places(transcript, {}, greedy=True)) == []
     assert write_event({"a": 1}) == b'data: {"a":1}\n\n'
+
+
+def test_behind_a_resume_places_count_from_where_the_new_engine_began() -> None:
+    """It holds text back anew: what was sent before it began is not held back by anybody."""
+    body = {"stop": ["xyz"]}
+    transcript = Transcript(asks_ids=True, shows_ids=False)
+    for text, ids in (("", [1]), ("", [2]), ("a", [3]), ("b", [4]), ("cd", [5])):
+        transcript.feed(event(text, ids))
+    transcript.rewind(4, 4)  # "abcd" was sent, and is what four tokens spell
+    assert [(p.kept, p.repeated, p.chars) for p in find_places(transcript, body, greedy=False)] == [
+        (4, "", 4)
+    ]
+    for text, ids in (("", [5]), ("", [6]), ("e", [7])):
+        transcript.feed(event(text, ids))
+    # Behind token 7 the engine knows "abcdefg", two characters more than was sent.
+    assert [(p.kept, p.repeated) for p in find_places(transcript, body, greedy=True)] == [(4, "e")]
+    assert list(find_places(transcript, body, greedy=False)) == []
+
+
+def test_an_engine_that_dies_while_it_repeats_has_not_said_everything() -> None:
+    """The next one has to repeat up to what was sent, not to what the last one came to."""
+    transcript = Transcript(asks_ids=True, shows_ids=False)
+    for text, ids in (("a", [1]), ("b", [2]), ("c", [3])):
+        transcript.feed(event(text, ids))
+    transcript.rewind(1, 1)
+    transcript.keep(event("b", [2]))  # repeated, and so not shown
+    places = list(find_places(transcript, {}, greedy=True))
+    assert [(p.kept, p.repeated) for p in places] == [(2, "c"), (1, "bc")]

@@ -91,6 +91,7 @@ class SimulatedReplica:
                     "block_size": own.block_size,
                     "kv_lease_s": own.kv_lease_s,
                     "kv_bytes_per_token": own.kv_bytes_per_token,
+                    "continues": "chat",
                     "vllm_version": VERSION,
                     "evidence": TransferEvidence(connector="simulated"),
                 }

@@ -54,7 +54,9 @@ class Sequence:
     def step(self) -> Step:
         sampling = self._sampling
         self._written += 1
-        early = self._written < sampling.min_tokens
+        # vLLM masks what ends an answer until so many tokens are there (0.29,
+        # v1/sample/logits_processor/builtin.py): the next one may be an end.
+        early = self._written <= sampling.min_tokens
         token = self._writer.next_token(may_end=not (early or sampling.ignore_eos))
         ended = token == EOS_ID or (not early and token in sampling.stop_token_ids)
         if ended:

@@ -1,0 +1,415 @@
+"""The load of bench/gateway.py: requests over HTTP from bare asyncio protocols on uvloop.
+
+Open-loop: requests are sent when their time has come, whatever became of those before them. Only
+`kept_busy`, which looks for the most that somebody can take, waits for answers.
+
+Bytes are searched and never parsed, because this process shares the machine with what it measures;
+its own cost is measured and reported with the rest. Times are nanoseconds on CLOCK_MONOTONIC, which
+the engine stamps into each token as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+from gateway_engine import MODEL, STAMP_DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MARK = b'"content":" '
+PROMPT = "What would you say about prefill and decode, if you had to be brief? " * 30
+"""About 2 KB, the 512 tokens that the engines say it has."""
+DRAIN_S = 20.0
+TO_PREFILL = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+@dataclass
+class Window:
+    """What the requests of one window saw."""
+
+    tokens: int
+    """That each answer must have."""
+    ttft_ns: array[int] = field(default_factory=lambda: array("q"))
+    """First byte of the first leg sent → first token read."""
+    gap_ns: array[int] = field(default_factory=lambda: array("q"))
+    """Between two tokens of a stream."""
+    way_ns: array[int] = field(default_factory=lambda: array("q"))
+    """Token written by the engine → read here."""
+    late_ns: array[int] = field(default_factory=lambda: array("q"))
+    """Planned → sent: how well the generator kept its plan."""
+    answered: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    took_s: float = 0.0
+
+    @property
+    def chunks(self) -> int:
+        return len(self.way_ns)
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self, owner: Connections) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._window: Window | None = None
+        self._done: Callable[[bytes | None], None]
+        self.used_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def send(
+        self,
+        request: bytes,
+        window: Window,
+        began_ns: int,
+        done: Callable[[bytes | None], None],
+    ) -> None:
+        """Send a request; `done` gets a whole body, nothing of a stream, None when it failed."""
+        self._window, self._done, self._began = window, done, began_ns
+        self._rest = b""
+        self._length = -1
+        self._headed = self._ended = False
+        self._tokens = 0
+        self._last = 0
+        if self._transport is None or self._transport.is_closing():
+            self._fail("connection closed")
+            return
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        window = self._window
+        if window is None:
+            return
+        if self._rest:
+            data = self._rest + data
+        if not self._headed:
+            body = self._read_head(data)
+            if body is None:
+                return
+            data = body
+        if self._length >= 0:
+            self._rest = data
+            if len(data) >= self._length:
+                self._finish(data[: self._length])
+            return
+        cut = data.rfind(b"\n\n")
+        if cut >= 0:
+            self._read_tokens(data, now, window)
+            self._ended = self._ended or b"data: [DONE]" in data
+        self._rest = data[cut + 2 :] if cut >= 0 else data
+        if self._ended and data.endswith(b"0\r\n\r\n"):
+            if self._tokens == window.tokens:
+                self._finish(b"")
+            else:
+                self._fail("wrong number of tokens")
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            self._rest = data
+            return None
+        if data[9:12] != b"200":
+            self._fail(f"status {data[9:12].decode()}")
+            return None
+        head = data[:end].lower()
+        at = head.find(b"\r\ncontent-length:")
+        if at >= 0:
+            self._length = int(head[at + 17 :].partition(b"\r")[0])
+        self._headed = True
+        self._rest = b""
+        return data[end + 4 :]
+
+    def _read_tokens(self, data: bytes, now: int, window: Window) -> None:
+        at = data.find(MARK)
+        while at >= 0:
+            at += len(MARK)
+            end = at + STAMP_DIGITS
+            window.way_ns.append(now - int(data[at:end]))
+            if self._tokens:
+                window.gap_ns.append(now - self._last)
+            else:
+                window.ttft_ns.append(now - self._began)
+            self._last = now
+            self._tokens += 1
+            at = data.find(MARK, end)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._window is not None:
+            self._fail("connection lost" if exc is None else repr(exc))
+
+    def _finish(self, body: bytes) -> None:
+        self._window = None
+        self._owner.free(self)
+        self._done(body)
+
+    def _fail(self, why: str) -> None:
+        if self._window is not None:
+            self._window.failed[why] += 1
+            self._window = None
+        self.close()
+        self._done(None)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+
+class Connections:
+    """Connections to one address, kept open between requests."""
+
+    STALE_S = 2.0
+    """Servers close connections that rest for a few seconds: ours are not used after that."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.address = (parts.hostname or "127.0.0.1", parts.port or 80)
+        self.all: set[Connection] = set()
+        self._idle: list[Connection] = []
+
+    async def connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(lambda: Connection(self), *self.address)
+        self.all.add(made)
+        return made
+
+    async def prepare(self, count: int) -> None:
+        """Have so many fresh connections."""
+        self.close()
+        for _ in range(count):
+            self.free(await self.connect())
+
+    def free(self, connection: Connection) -> None:
+        connection.used_at = time.monotonic()
+        self._idle.append(connection)
+
+    def take(self) -> Connection | None:
+        """The connection that rested least, if any."""
+        while self._idle:
+            found = self._idle.pop()
+            if found.is_open and time.monotonic() - found.used_at < self.STALE_S:
+                return found
+            self.all.discard(found)
+            found.close()
+        return None
+
+    def send(
+        self, request: bytes, window: Window, began_ns: int, done: Callable[[bytes | None], None]
+    ) -> None:
+        free = self.take()
+        if free is not None:
+            free.send(request, window, began_ns, done)
+            return
+        tasks.add(task := asyncio.ensure_future(self._send_on_new(request, window, began_ns, done)))
+        task.add_done_callback(tasks.discard)
+
+    async def _send_on_new(
+        self, request: bytes, window: Window, began_ns: int, done: Callable[[bytes | None], None]
+    ) -> None:
+        try:
+            connection = await self.connect()
+        except OSError as exc:
+            window.failed[repr(exc)] += 1
+            done(None)
+            return
+        connection.send(request, window, began_ns, done)
+
+    def close(self) -> None:
+        for connection in self.all:
+            connection.close()
+        self.all.clear()
+        self._idle.clear()
+
+
+tasks: set[asyncio.Future[None]] = set()
+
+
+class Target:
+    """Somebody who answers a chat request at one URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._to = Connections(url)
+        self._number = 0
+
+    async def prepare(self, count: int) -> None:
+        await self._to.prepare(count)
+
+    def ask(self, window: Window, over: Callable[[], None]) -> None:
+        """Send one request now."""
+        self._number += 1
+        request = post(self.url, chat(self._number, window.tokens))
+        self._to.send(request, window, time.monotonic_ns(), lambda body: end(window, body, over))
+
+    def close(self) -> None:
+        self._to.close()
+
+
+class ByHand(Target):
+    """Both legs done here: prefill, then decode with what prefill answered."""
+
+    def __init__(self, prefill: str, decode: str) -> None:
+        super().__init__(decode)
+        self._prefill_url = prefill
+        self._to_prefill = Connections(prefill)
+
+    async def prepare(self, count: int) -> None:
+        await super().prepare(count)
+        await self._to_prefill.prepare(count)
+
+    def ask(self, window: Window, over: Callable[[], None]) -> None:
+        self._number += 1
+        began = time.monotonic_ns()
+        body = chat(self._number, window.tokens)
+        first = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": TO_PREFILL}
+
+        def prefilled(answer: bytes | None) -> None:
+            if answer is None:
+                over()
+                return
+            offer = msgspec.json.decode(answer)["kv_transfer_params"]
+            second = post(self.url, {**body, "kv_transfer_params": offer})
+            self._to.send(second, window, began, lambda got: end(window, got, over))
+
+        self._to_prefill.send(post(self._prefill_url, first), window, began, prefilled)
+
+    def close(self) -> None:
+        super().close()
+        self._to_prefill.close()
+
+
+def chat(number: int, tokens: int) -> dict[str, object]:
+    """A streamed chat request, other than every other from its beginning on."""
+    messages = [{"role": "user", "content": f"{number}. {PROMPT}"}]
+    return {"model": MODEL, "messages": messages, "max_tokens": tokens, "stream": True}
+
+
+def post(url: str, body: dict[str, object]) -> bytes:
+    """The bytes of a request."""
+    raw = msgspec.json.encode(body)
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b"
+    ) % (urlsplit(url).netloc.encode(), len(raw), raw)
+
+
+def end(window: Window, body: bytes | None, over: Callable[[], None]) -> None:
+    """Count an answer."""
+    if body is not None:
+        window.answered += 1
+    over()
+
+
+async def open_loop(
+    target: Target, *, rate: float, seconds: float, tokens: int, seed: int
+) -> Window:
+    """Requests at random times (a Poisson process), the same times for the same seed.
+
+    Args:
+        target: Who is asked.
+        rate: Requests a second.
+        seconds: How long requests are sent; then their answers are waited for.
+        tokens: Of each answer.
+        seed: Of the times.
+    """
+    draw = random.Random(seed)
+    plan, at = [], draw.expovariate(rate)
+    while at < seconds:
+        plan.append(at)
+        at += draw.expovariate(rate)
+    window = Window(tokens)
+    left = len(plan)
+    loop = asyncio.get_running_loop()
+    finished = loop.create_future()
+
+    def over() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            finished.set_result(None)
+
+    began = time.monotonic()
+    due = iter(plan)
+    following = next(due, None)
+
+    def send() -> None:
+        nonlocal following
+        now = time.monotonic() - began
+        while following is not None and following <= now:
+            window.late_ns.append(int(1e9 * (now - following)))
+            target.ask(window, over)
+            following = next(due, None)
+            now = time.monotonic() - began
+        if following is not None:
+            loop.call_later(following - now, send)
+
+    send()
+    await _until(finished, window, seconds + DRAIN_S)
+    window.took_s = time.monotonic() - began
+    return window
+
+
+async def kept_busy(target: Target, *, inflight: int, seconds: float, tokens: int) -> Window:
+    """As many requests as are answered while so many are always open. Not open-loop."""
+    window = Window(tokens)
+    loop = asyncio.get_running_loop()
+    finished = loop.create_future()
+    left = inflight
+    began = time.monotonic()
+
+    def over() -> None:
+        nonlocal left
+        if time.monotonic() - began < seconds and not window.failed:
+            target.ask(window, over)
+            return
+        left -= 1
+        if not left:
+            finished.set_result(None)
+
+    for _ in range(inflight):
+        target.ask(window, over)
+    await asyncio.sleep(seconds)
+    answered, window.took_s = window.answered, time.monotonic() - began
+    await _until(finished, window, DRAIN_S)
+    window.answered = answered
+    return window
+
+
+async def opened(target: Target, *, count: int, rate: float, tokens: int) -> Window:
+    """Streams that are begun, so many a second, and left open."""
+    window = Window(tokens)
+    for number in range(count):
+        target.ask(window, lambda: None)
+        if number % 10 == 9:  # noqa: PLR2004
+            await asyncio.sleep(10 / rate)
+    return window
+
+
+async def _until(finished: asyncio.Future[None], window: Window, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(finished, seconds)
+    except TimeoutError:
+        window.failed["no answer in time"] += 1

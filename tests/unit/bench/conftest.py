@@ -1,0 +1,8 @@
+"""`bench/` is a folder of scripts: they find each other by its path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[3] / "bench"))
