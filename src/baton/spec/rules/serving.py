@@ -137,10 +137,10 @@ def placement_keys(app: AppView) -> Iterator[Finding]:
     `PlacementGroupConfig.validate_bundle_options`; `serve/api.py` refuses `gang_scheduling_config`
     beside a placement strategy, which Ray Serve LLM always sets, and `_private/config.py` refuses
     `max_replicas_per_node` beside bundles, which it always sets as well. What the replica's actor
-    asks for is added to them: a null there ends in a TypeError
-    (`_merge_replica_actor_and_child_actor_bundles`), an infinite amount in an OverflowError. A
-    label selector goes to `ray.util.placement_group.validate_placement_group`; a single one is repeated
-    for each bundle (`serve/_private/config.py`, `_normalize_bundle_label_selector`).
+    asks for is added to them: a null there ends in a TypeError, an infinite amount in an
+    OverflowError (`_merge_replica_actor_and_child_actor_bundles`). A label selector goes to
+    `ray.util.placement_group.validate_placement_group`; a single one is repeated for each bundle
+    (`serve/_private/config.py`, `_normalize_bundle_label_selector`).
     """
     for role in app.roles:
         yield from _label_selector(role)
