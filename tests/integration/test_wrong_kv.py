@@ -135,6 +135,16 @@ def stage(real_engines_wanted: None, tmp_path_factory: pytest.TempPathFactory) -
         yield stage
 
 
+@pytest.fixture(autouse=True)
+def every_engine_is_used(stage: Stage) -> None:
+    """The tests come in any order, and one of them has prefill die and come back."""
+    for gateway in (stage.guarded_gateway, stage.bare_gateway):
+        deadline = time.monotonic() + 90
+        while ask(gateway, prompt_of("a try"), headers=ALWAYS).headers["x-baton-route"] != "pd":
+            assert time.monotonic() < deadline, f"{gateway} does not use prefill again"
+            time.sleep(0.2)
+
+
 def test_this_model_is_hybrid_and_a_handoff_of_it_is_right(stage: Stage) -> None:
     """The offer has blocks of two groups: one of the sliding window, one of the whole context."""
     prompt = prompt_of("sound")
