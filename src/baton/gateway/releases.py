@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ class Releases:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._given_up: Counter[str] = Counter()
-        self._nudges: set[asyncio.Task[None]] = set()
+        self._nudges: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._met: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @property
@@ -92,10 +93,9 @@ class Releases:
 
     def met(self, handoff: Handoff, decode_engine: str) -> None:
         """This decode engine (its `replica_id`) has read KV of the handoff's prefill engine."""
-        self._note(handoff.params, decode_engine)
+        self._note((handoff.params.remote_engine_id, decode_engine))
 
-    def _note(self, params: KVTransferParams, decode_engine: str) -> None:
-        pair = (params.remote_engine_id, decode_engine)
+    def _note(self, pair: tuple[str, str]) -> None:
         self._met[pair] = None
         self._met.move_to_end(pair)
         if len(self._met) > _MAX_MET:
@@ -209,8 +209,7 @@ class Releases:
                 continue
             if status in (400, 404):
                 log.debug("KV released", extra={"request_id": handoff.request_id})
-                if (peer, engine.replica_id) not in self._met:
-                    self._nudge_later(handoff, engine)
+                self._nudge_later((peer, engine.replica_id), engine)
                 return True
             log.warning(
                 "a KV release got an unexpected answer",
@@ -218,32 +217,37 @@ class Releases:
             )
         return False
 
-    def _nudge_later(self, handoff: Handoff, engine: EngineLease) -> None:
-        task = asyncio.create_task(self._nudge(handoff, engine))
-        self._nudges.add(task)
-        task.add_done_callback(self._nudges.discard)
+    def _nudge_later(self, pair: tuple[str, str], engine: EngineLease) -> None:
+        """Once for a pair, however many releases wait for the same handshake."""
+        if pair in self._met or pair in self._nudges:
+            return
+        task = self._nudges[pair] = asyncio.create_task(self._nudge(pair, engine))
+        task.add_done_callback(lambda _: self._nudges.pop(pair, None))
 
-    async def _nudge(self, handoff: Handoff, engine: EngineLease) -> None:
-        """Give an engine steps to take: the release may wait for one (`NUDGES_S`)."""
+    async def _nudge(self, pair: tuple[str, str], engine: EngineLease) -> None:
+        """Give an engine steps to take: releases may wait for one (`NUDGES_S`)."""
         body = encode_body(nudge_body(engine.model_id))
+        stepped = False
         for wait_s in NUDGES_S:
             await asyncio.sleep(wait_s)
-            if (handoff.params.remote_engine_id, engine.replica_id) in self._met:
+            if pair in self._met:
                 return  # it has read something of that engine meanwhile
             with contextlib.suppress(LegFailed):
-                await self._client.fetch(
+                status, _ = await self._client.fetch(
                     engine,
                     "POST",
                     "/v1/completions",
                     timeout_s=RELEASE_TIMEOUT_S,
                     body=body,
-                    headers=self._headers(f"{handoff.request_id}-n"),
+                    headers=self._headers(f"nudge-{uuid.uuid4().hex[:12]}"),
                 )
-        self._note(handoff.params, engine.replica_id)
+                stepped = status == 200  # noqa: PLR2004
+        if stepped:
+            self._note(pair)
 
     async def close(self, timeout_s: float = 2.0) -> None:
         """Wait for what is pending, then stop it."""
-        tasks = self._tasks | self._nudges
+        tasks = {*self._tasks, *self._nudges.values()}
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
         for task in tasks:

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-import uvicorn
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import LegFailed
 from baton.gateway import releases
-from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
 from baton.spec.schema import BatonBlock, Recovery
-from tests.unit.gateway.fakes import until
+from tests.unit.gateway.fakes import serving, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,33 +116,14 @@ async def pair(
             for number in range(decode)
         ]
         view = FixedDirectory([prefill.url], [e.url for e in engines], interval_s=30.0)
-        app = build_gateway_app(BatonBlock(recovery=recovery or Recovery()), view)
-        config = uvicorn.Config(app, port=0, lifespan="on", log_config=None, ws="none")
-        config.load()
-        server = uvicorn.Server(config)
-        server.lifespan = config.lifespan_class(config)
-        await server.startup()
-        for _ in range(5):  # a first look that took too long on a busy machine is taken again
-            if len(view.decode_engines()) == decode and view.prefill_engines():
-                break
-            await view._read()
-        port = server.servers[0].sockets[0].getsockname()[1]
+        app, url = await stack.enter_async_context(
+            serving(view, BatonBlock(recovery=recovery or Recovery()))
+        )
         async with aiohttp.ClientSession() as session:
-            made = Pair(f"http://127.0.0.1:{port}", prefill, engines, app, session)
+            made = Pair(url, prefill, engines, app, session)
             if decode > 1:
                 made.avoid_the_last()
-            try:
-                yield made
-            finally:
-                await session.close()
-                for _ in range(100):
-                    if not server.server_state.connections:
-                        break
-                    await asyncio.sleep(0.002)
-                for listener in server.servers:
-                    listener.close()
-                await server.lifespan.shutdown()
-                await app.close()
+            yield made
 
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -391,16 +370,21 @@ async def test_an_error_after_a_sign_of_life_is_an_event() -> None:
 async def test_a_release_through_an_engine_that_has_never_met_prefill_is_not_left_to_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Decode refuses the first request that it ever gets; it is given a step to take, once."""
+    """Decode refuses the first request that it ever gets; it is given steps to take, once for all of them."""
     monkeypatch.setattr(releases, "NUDGES_S", (0.05, 0.05))
     async with pair(1) as p:
         asked = p.decode[0].core.counts.finished
-        for _ in range(2):
-            told = await p.told("/v1/completions", REFUSED, x_baton_disaggregate="always")
-            assert told.error is not None
+        for at_once in (5, 1):
+            refused = await asyncio.gather(
+                *(
+                    p.told("/v1/completions", REFUSED, x_baton_disaggregate="always")
+                    for _ in range(at_once)
+                )
+            )
+            assert all(told.error is not None for told in refused)
             await until(lambda: p.prefill.core.pool.leases == 0, seconds=3)
         await until(lambda: not p.app._parts.releases._nudges)
-        assert asked["length"] == 2  # both nudges of the first time, none of the second
+        assert asked["length"] == 2  # both nudges of the first five together, none of the last
         assert p.prefill.core.pool.expired_requests == 0
 
 
