@@ -22,6 +22,7 @@ from baton.gateway.breaker import Breakers
 from baton.gateway.candidates import Candidates
 from baton.gateway.engine_client import EngineClient
 from baton.spec.lease import DirectorySnapshot, EngineLease
+from baton.spec.schema import Engines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -35,8 +36,6 @@ PROBE_TIMEOUT_S = 2.0
 REAPPEARS_STEP_S = 0.25
 REAPPEARS_STEPS = 20
 """Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
-SETTLES_S = 10.0
-"""Within this time every engine has renewed its lease: twice `engines.lease_s` as it usually is."""
 # vLLM 0.29 `vllm:cache_config_info`.
 _BLOCK_SIZE = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
 SLOW_PROBES = 3
@@ -179,6 +178,8 @@ class LeaseDirectory(_View):
         fetch: Returns the snapshot, or raises.
         interval_s: Seconds between polls.
         timeout_s: A poll that takes longer has failed.
+        lease_s: How long a lease lasts (`engines.lease_s`). A directory that has listened for
+            twice as long has heard from every engine.
     """
 
     def __init__(
@@ -186,8 +187,10 @@ class LeaseDirectory(_View):
         fetch: Callable[[], Awaitable[DirectorySnapshot]],
         interval_s: float = 1.0,
         timeout_s: float = 5.0,
+        lease_s: float = Engines().lease_s,
     ) -> None:
         super().__init__(interval_s)
+        self._settles_s = 2 * lease_s
         self._fetch = fetch
         self._timeout_s = timeout_s
         self._lost = False
@@ -218,7 +221,7 @@ class LeaseDirectory(_View):
 
         One that is really gone refuses its first leg, and its circuit opens.
         """
-        if snapshot.awake_s is None or snapshot.awake_s >= SETTLES_S:
+        if snapshot.awake_s is None or snapshot.awake_s >= self._settles_s:
             return []
         known = {engine.replica_id for engine in snapshot.engines}
         return [engine for engine in self._engines if engine.replica_id not in known]

@@ -76,7 +76,11 @@ class GatewayReplica:
         """The gateway's ASGI app; Serve mounts it under the application's route_prefix."""
         app = build_gateway_app(
             self._settings,
-            LeaseDirectory(self._fetch, interval_s=DIRECTORY_INTERVAL_S),
+            LeaseDirectory(
+                self._fetch,
+                interval_s=DIRECTORY_INTERVAL_S,
+                lease_s=self._settings.engines.lease_s,
+            ),
             model_ids=[self._model_id],
         )
         return _WithoutRequestId(app)

@@ -10,7 +10,6 @@ import pytest
 
 from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
 from baton.gateway.directory import (
-    SETTLES_S,
     FixedDirectory,
     LeaseDirectory,
     checked_url,
@@ -208,8 +207,8 @@ async def test_a_directory_that_has_just_woken_up_takes_no_engine_away():
     """It has heard from one so far. What it says of that one counts; later its silence counts."""
     draining = _lease("a", state="draining")
     answers = [
-        DirectorySnapshot(engines=(draining,), awake_s=SETTLES_S),
-        DirectorySnapshot(engines=(draining,), awake_s=1.0),
+        DirectorySnapshot(engines=(draining,), awake_s=20.0),
+        DirectorySnapshot(engines=(draining,), awake_s=19.9),
         DirectorySnapshot(engines=(), awake_s=0.0),
         DirectorySnapshot(engines=(_lease("a"), _lease("b")), awake_s=900.0),
     ]
@@ -217,7 +216,7 @@ async def test_a_directory_that_has_just_woken_up_takes_no_engine_away():
     async def fetch():
         return answers.pop()
 
-    directory = LeaseDirectory(fetch, interval_s=60)
+    directory = LeaseDirectory(fetch, interval_s=60, lease_s=10)
     await directory.start()
     await directory._read()
     assert [e.replica_id for e in directory.decode_engines()] == ["a", "b"]
