@@ -45,8 +45,10 @@ NULL_IS_ABSENT: dict[str, frozenset[str]] = {
 
 
 def usable(body: Body, route: Route) -> Body:
-    """A copy of the caller's body without what vLLM would stumble over when it answers."""
-    absent = NULL_IS_ABSENT.get(route.dialect, frozenset())
+    """The caller's body without what vLLM would stumble over when it answers."""
+    absent = NULL_IS_ABSENT.get(route.dialect)
+    if absent is None:
+        return body
     return {key: value for key, value in body.items() if value is not None or key not in absent}
 
 

@@ -31,6 +31,8 @@ FIRST_GUESS = 0.25
 """Tokens a byte before any prompt was counted: four bytes of English text make a token."""
 SHORTEST = 64
 """Prompts under so many tokens teach nothing of length: their time is an engine's step."""
+STREAMS_LIVE_S = 0.05
+"""How long the count of streams is used: no request walks over a thousand engines."""
 _FADE = 0.95
 _WEIGHT_BYTES = 4096.0
 """A longer prompt counts as much as one of this length: one book must not be everybody's ratio."""
@@ -92,6 +94,9 @@ class Ways:
             seed = random.SystemRandom().getrandbits(32)
         self.model = CostModel(now=now, seed=seed)
         self.ratio = TokenRatio()
+        self._now = now
+        self._streams = 0.0
+        self._streams_until = float("-inf")
         self._directory = directory
         self._inflight = inflight
         self._metrics = metrics
@@ -129,6 +134,12 @@ class Ways:
 
     def _streams_per_engine(self) -> float:
         """Mean over decode engines. A lease holds what every gateway sent, a second ago."""
+        now = self._now()
+        if now >= self._streams_until:
+            self._streams, self._streams_until = self._counted_streams(), now + STREAMS_LIVE_S
+        return self._streams
+
+    def _counted_streams(self) -> float:
         engines = self._directory.decode_engines()
         if not engines:
             return 0.0

@@ -20,7 +20,7 @@ import pytest
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.eligibility import PromptSize, prompt_size
-from baton.gateway.ways import FIRST_GUESS, TokenRatio, Ways
+from baton.gateway.ways import FIRST_GUESS, STREAMS_LIVE_S, TokenRatio, Ways
 from tests.unit.gateway.fakes import FakeEngine, serving, stack
 
 if TYPE_CHECKING:
@@ -215,3 +215,24 @@ def test_the_ratio_follows_the_traffic_and_no_single_prompt():
     assert ratio.value == pytest.approx(0.5, rel=0.05)
     ratio.learn(0, 10)
     assert ratio.value == pytest.approx(0.5, rel=0.05)
+
+
+async def test_decodes_load_is_counted_a_few_times_a_second_and_not_for_each_request():
+    """A thousand engines are walked over once for all requests of the moment."""
+    async with stack(decode=2) as s:
+        now, looks = [100.0], []
+        directory = s.app.directory
+        real = directory.decode_engines
+
+        def counted():
+            looks.append(now[0])
+            return real()
+
+        directory.decode_engines = counted
+        ways = Ways(directory, s.app.inflight, s.app.metrics.costs, now=lambda: now[0], seed=1)
+        for _ in range(100):
+            ways.choose(PromptSize(1000), streamed=True)
+        assert len(looks) == 1
+        now[0] += STREAMS_LIVE_S
+        ways.choose(PromptSize(1000), streamed=True)
+        assert len(looks) == 2
