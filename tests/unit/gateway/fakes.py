@@ -307,59 +307,48 @@ async def stack(
         **{"interval_s": 30.0, **directory},
     )
     app = build_gateway_app(settings or BatonBlock(), view, route_prefix=route_prefix)
-    config = uvicorn.Config(
-        app,
-        port=0,
-        lifespan=lifespan,
-        log_config=None,
-        ws="none",
-        root_path=root_path,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    port = server.servers[0].sockets[0].getsockname()[1]
-    result = Stack(prefills, decodes, app, f"http://127.0.0.1:{port}")
     try:
-        async with aiohttp.ClientSession() as result.session:
+        async with (
+            listening(
+                app, lifespan=lifespan, root_path=root_path, timeout_graceful_shutdown=1
+            ) as url,
+            aiohttp.ClientSession() as session,
+        ):
+            result = Stack(prefills, decodes, app, url)
+            result.session = session
             yield result
     finally:
-        for _ in range(50):  # the server sees the session's connections close
-            if not server.server_state.connections:
-                break
-            await asyncio.sleep(0.001)
-        # uvicorn's own shutdown sleeps a tenth of a second, two hundred times.
-        for listener in server.servers:
-            listener.close()
-        for connection in list(server.server_state.connections):
-            connection.shutdown()
-        await server.lifespan.shutdown()
-        await app.close()
         await asyncio.gather(*(engine.stop() for engine in (*prefills, *decodes)))
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Any, settings: BatonBlock | None = None) -> Any:
-    """A gateway before any directory: the app and its URL."""
+async def serving(directory: Any, settings: BatonBlock | None = None, **config: Any) -> Any:
+    """A gateway before any directory, once it sees every engine there as ready: app and URL."""
     app = build_gateway_app(settings or BatonBlock(), directory)
-    config = uvicorn.Config(app, port=0, lifespan="on", log_config=None, ws="none")
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
+    async with listening(app, **config) as url:
+        for _ in range(5):  # a first look that took too long on a busy machine is taken again
+            if all(engine.state == "ready" for engine in directory.all_engines()):
+                break
+            await directory._read()
+        yield app, url
+
+
+@contextlib.asynccontextmanager
+async def listening(app: Any, **config: Any) -> Any:
+    """A gateway's app on a port of its own, in this event loop: its URL."""
+    made = uvicorn.Config(app, port=0, log_config=None, ws="none", **{"lifespan": "on", **config})
+    made.load()
+    server = uvicorn.Server(made)
+    server.lifespan = made.lifespan_class(made)
     await server.startup()
-    for _ in range(5):  # a first look that took too long on a busy machine is taken again
-        if directory.decode_engines() and directory.prefill_engines():
-            break
-        await directory._read()
     try:
-        yield app, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        for _ in range(100):
+        for _ in range(100):  # the server sees the session's connections close
             if not server.server_state.connections:
                 break
             await asyncio.sleep(0.002)
+        # uvicorn's own shutdown sleeps a tenth of a second, two hundred times.
         for listener in server.servers:
             listener.close()
         for connection in list(server.server_state.connections):

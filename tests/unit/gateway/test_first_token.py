@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
-from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.first_token import (
     Ordinary,
@@ -36,7 +34,7 @@ from baton.gateway.resumable import means_of
 from baton.gateway.routes import lookup
 from baton.spec.lease import EngineLease
 from baton.spec.schema import BatonBlock, Disaggregate, Recovery
-from tests.unit.gateway.fakes import until
+from tests.unit.gateway.fakes import serving, until
 from tests.unit.gateway.test_resume import BODIES, CHAT, GREEDY, PROMPT
 from tests.unit.gateway.test_resume import read as told_in
 
@@ -132,43 +130,14 @@ async def twins(
                 disaggregate=Disaggregate(mode="always", first_token=how),
                 recovery=recovery or Recovery(),
             )
+            view = FixedDirectory(
+                [prefill.url], [e.url for e in engines], interval_s=30.0, asks_block_size=True
+            )
             apps[how], urls[how] = await stack.enter_async_context(
-                _serving(prefill, engines, block)
+                serving(view, block, timeout_keep_alive=60)
             )
         async with aiohttp.ClientSession() as session:
             yield Twins(prefill, engines, apps, urls, session)
-
-
-@contextlib.asynccontextmanager
-async def _serving(
-    prefill: SimulatedEngine, decode: list[SimulatedEngine], block: BatonBlock
-) -> AsyncIterator[tuple[Any, str]]:
-    view = FixedDirectory(
-        [prefill.url], [e.url for e in decode], interval_s=30.0, asks_block_size=True
-    )
-    app = build_gateway_app(block, view)
-    config = uvicorn.Config(
-        app, port=0, lifespan="on", log_config=None, ws="none", timeout_keep_alive=60
-    )
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    for _ in range(5):  # a first look that took too long on a busy machine is taken again
-        if len(view.decode_engines()) == len(decode) and view.prefill_engines():
-            break
-        await view._read()
-    try:
-        yield app, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        for _ in range(100):
-            if not server.server_state.connections:
-                break
-            await asyncio.sleep(0.002)
-        for listener in server.servers:
-            listener.close()
-        await server.lifespan.shutdown()
-        await app.close()
 
 
 # -- the same answer -----------------------------------------------------------------------------
