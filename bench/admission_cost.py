@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import platform
 import statistics
 import subprocess
@@ -20,6 +19,8 @@ import time
 import types
 from pathlib import Path
 from typing import Any
+
+from output import write
 
 from baton.gateway.admission import Admission
 from baton.gateway.auth import Keys
@@ -124,11 +125,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result = asyncio.run(measure(options.before, options.rounds, options.count))
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    write(result, options.json)
 
 
 if __name__ == "__main__":

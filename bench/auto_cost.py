@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
-import json
 import platform
 import random
 import statistics
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from output import write
 from prometheus_client import CollectorRegistry
 
 from baton.gateway.cost import CostModel
@@ -285,11 +285,7 @@ def main() -> None:
         "python": sys.version.split()[0],
         "machine": platform.machine(),
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    write(result, options.json)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from output import write
 from prefix_pools import LOADS, chat, lease, median_of
 
 from baton.gateway import routing
@@ -209,11 +210,7 @@ def main() -> None:
         "python": sys.version.split()[0],
         "machine": platform.machine(),
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(text + "\n", encoding="utf-8")
+    write(result, options.json)
 
 
 if __name__ == "__main__":
