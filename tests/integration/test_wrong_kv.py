@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from baton.demo.tiny_model import make_tiny_model
+from baton.drill.kv import EXPIRED, value_in
 from tests.integration.gateway_process import running_gateway
 from tests.real_engines import EngineSpec, RealEngine, start_again, start_engines
 
@@ -227,7 +228,7 @@ def test_a_decode_that_was_frozen_for_longer_than_the_lease_answers_right(
     prompt = prompt_of(f"frozen {which}")
     right = stage.right(prompt)
     assert ask(gateway, prompt, headers=ALWAYS).headers["x-baton-route"] == "pd"
-    before = stale(gateway)
+    before, expired = stale(gateway), expired_leases(stage)
     replies: list[Reply] = []
     callers = [
         threading.Thread(
@@ -245,9 +246,16 @@ def test_a_decode_that_was_frozen_for_longer_than_the_lease_answers_right(
         decode.thaw()
     for caller in callers:
         caller.join(120)
+    # Otherwise there was nothing wrong to be read.
+    assert expired_leases(stage) > expired
     assert [reply.text for reply in replies] == [right, right]
     if which == "bare":
         assert stale(gateway) > before
+
+
+def expired_leases(stage: Stage) -> float:
+    """Offers that prefill took back because nobody had read them in time."""
+    return value_in(httpx.get(f"{stage.prefill.url}/metrics", timeout=30).text, EXPIRED)
 
 
 def stale(gateway: str) -> float:
