@@ -35,7 +35,6 @@ class Seen:
     """What a model that thinks says before its answer, as vLLM's reasoning parser tells it."""
     finish_reason: str | None = None
     usage: dict[str, int] | None = None
-    route: str = ""
     fallback: bool = False
     fault: str = ""
     """What was wrong with the answer as such; empty when it is whole."""
@@ -134,7 +133,6 @@ class Client:
         try:
             async with self._session.post(endpoint + ask.path, json=ask.salted()) as answer:
                 seen.status = answer.status
-                seen.route = answer.headers.get("x-baton-route", "")
                 seen.fallback = "x-baton-fallback" in answer.headers
                 if answer.status != OK:
                     seen.fault = (await answer.text())[:300]

@@ -114,7 +114,7 @@ async def _restart_prefill(stage: Stage) -> None:
                 page = await stage.gauges.page(again)
                 if value_in(page, PROMPT_TOKENS) > 0:
                     break
-                await load.until(lambda: False, seconds=0.1)
+                await asyncio.sleep(0.1)
             stage.need(value_in(page, PROMPT_TOKENS), "the new engine was never asked")
             stage.note("served_again_s", stage.since_fault_s())
             await stage.watch(load, at_least=stage.streams // 2)
@@ -134,10 +134,10 @@ async def _hang(stage: Stage, role: Role) -> None:
                 asked = max(asked, await stage.inflight(load, victim))
                 if asked:
                     break
-                await load.until(lambda: False, seconds=0.1)
+                await asyncio.sleep(0.1)
             stage.need(asked, "no request was on the frozen engine")
             stage.result.proof.append(f"{asked} requests were on it, and it answered none")
-            await load.until(lambda: False, seconds=HANG_S - stage.since_fault_s())
+            await asyncio.sleep(HANG_S - stage.since_fault_s())
         finally:
             await stage.injector.thaw(victim)
         await stage.watch(load, at_least=stage.streams // 2)
@@ -190,7 +190,7 @@ async def _directory_lost(stage: Stage) -> None:
                 failures = view["directory_failures"] - before
                 if failures >= 3:  # noqa: PLR2004
                     break
-                await load.until(lambda: False, seconds=0.1)
+                await asyncio.sleep(0.1)
             stage.need(failures, "the gateway never noticed")
             stage.result.proof.append(f"{failures} reads of it failed")
             await stage.watch(load, at_least=stage.streams // 2)
@@ -199,7 +199,7 @@ async def _directory_lost(stage: Stage) -> None:
                 age_s = (await load.client.get_json("/baton/engines"))["directory_age_s"]
                 if age_s is not None and age_s < 2:  # noqa: PLR2004
                     break
-                await load.until(lambda: False, seconds=0.1)
+                await asyncio.sleep(0.1)
             stage.need(age_s is not None and age_s < 2, "it was never read again")  # noqa: PLR2004
 
 
@@ -234,10 +234,10 @@ async def _lease_expiry(stage: Stage) -> None:
             await stack.enter_async_context(_newcomers(stage))
             ended = 0.0
             while not ended and stage.since_fault_s() < stage.injector.kv_lease_s + _LATE_S:
-                await load.until(lambda: False, seconds=0.5)
+                await asyncio.sleep(0.5)
                 ended = await expired() - before
             # Long enough that other prompts are written where that KV was.
-            await load.until(lambda: False, seconds=_REUSED_S)
+            await asyncio.sleep(_REUSED_S)
         finally:
             await stage.injector.thaw(victim)
         stage.need(ended, "no KV was waiting when its lease ended")

@@ -149,7 +149,7 @@ class Stage:
             for engine in engines:
                 if (asked := await self.inflight(load, engine)) > 0:
                     return engine, asked
-            await load.until(lambda: False, seconds=0.02)
+            await asyncio.sleep(0.02)
         raise NothingProved(f"no {role} engine had anything to do")
 
     def need(self, claim: object, otherwise: str) -> None:

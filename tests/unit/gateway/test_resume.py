@@ -370,7 +370,7 @@ async def test_an_error_after_a_sign_of_life_is_an_event() -> None:
 async def test_a_release_through_an_engine_that_has_never_met_prefill_is_not_left_to_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Decode refuses the first request that it ever gets; it is given steps to take, once for all of them."""
+    """Decode refuses the first request that it ever gets; it is given steps to take, once."""
     monkeypatch.setattr(releases, "NUDGES_S", (0.05, 0.05))
     async with pair(1) as p:
         asked = p.decode[0].core.counts.finished
