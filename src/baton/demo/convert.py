@@ -49,6 +49,8 @@ def tokenizer(gguf: Path, folder: Path) -> None:
     """Save the tokenizer that the file carries, with a chat template, which it does not carry."""
     from transformers import AutoTokenizer  # noqa: PLC0415
 
+    from baton.demo.slim_tokenizer import slim  # noqa: PLC0415
+
     made = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     made.chat_template = CHAT_TEMPLATE
     made.save_pretrained(folder)
@@ -57,6 +59,7 @@ def tokenizer(gguf: Path, folder: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config["chat_template"] = CHAT_TEMPLATE
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    slim(folder)
 
 
 def _read_files_whole() -> None:

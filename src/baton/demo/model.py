@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str], None]
 
 MANIFEST = "baton-model.json"
-FORMAT = 1  # raise it when the same packages are to make different files
+FORMAT = 2  # raise it when the same packages are to make different files
 NEEDED_BYTES = 1_300_000_000  # packages and GGUF (500 MB) beside the checkpoint (570 MB)
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import serve
+from ray._common.usage.usage_lib import usage_stats_enabled
 from ray.serve.llm import LLMServer
 
 from baton.engine.continues import continues_of
@@ -157,6 +158,16 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
                 "evidence": gather_evidence(workers, kv_transfer),
             }
         )
+
+    async def _start_engine(self) -> None:
+        """As in `LLMServer` (ray 2.60), without the report where Ray may not report.
+
+        Ray starts an actor for that report first, and the engine waits three seconds for it.
+        """
+        if usage_stats_enabled():
+            await super()._start_engine()
+        else:
+            await self.engine.start()
 
     async def check_health(self) -> None:
         """Fail when the engine is dead or its HTTP server has ended: Serve replaces the replica."""
