@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from baton.demo.run import DemoResult, Show
     from baton.deploy import state
     from baton.deploy.intent import DeployPlan
+    from baton.deploy.timings import Timings
     from baton.spec.lease import DirectorySnapshot
 
 INTERRUPTED = 130
@@ -35,7 +36,8 @@ INTERRUPTED = 130
 @click.option(
     "--port", type=click.IntRange(1, 65_535), default=8000, show_default=True, help="Its endpoint."
 )
-def command(json_file: Path | None, keep: bool, port: int) -> None:
+@click.option("--timings", "show_timings", is_flag=True, help="Say where the time went.")
+def command(json_file: Path | None, keep: bool, port: int, show_timings: bool) -> None:
     """Start one prefill and one decode engine on this machine's CPU, and show what they do.
 
     Makes the demo model first if it is not there. Exit status 0 only if everything held.
@@ -44,6 +46,7 @@ def command(json_file: Path | None, keep: bool, port: int) -> None:
     from baton.demo.file import NAME
     from baton.demo.model import ensure_demo_model
     from baton.deploy import state
+    from baton.deploy.timings import Timings, timings_text
 
     signal.signal(signal.SIGTERM, _interrupt)
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -57,10 +60,13 @@ def command(json_file: Path | None, keep: bool, port: int) -> None:
     try:
         folder = ensure_demo_model(progress=lambda text: progress("demo model", text))
         plan = _plan(folder, port)
-        result = _deploy_and_run(plan, progress=progress, keep=keep)
+        timings = Timings()
+        result = _deploy_and_run(plan, progress=progress, keep=keep, timings=timings)
     except KeyboardInterrupt:
         click.echo("interrupted: everything that was started has been stopped", err=True)
         sys.exit(INTERRUPTED)
+    if show_timings:
+        click.echo(f"\n{timings_text(timings)}")
     if json_file is not None:
         text = json.dumps(result.as_data(), indent=2, ensure_ascii=False) + "\n"
         json_file.write_text(text, encoding="utf-8")
@@ -79,14 +85,16 @@ def _plan(model_folder: Path, port: int) -> DeployPlan:
     return plan_of(checked, port=port, cores=machine.cores)
 
 
-def _deploy_and_run(plan: DeployPlan, *, progress: Progress, keep: bool) -> DemoResult:
+def _deploy_and_run(
+    plan: DeployPlan, *, progress: Progress, keep: bool, timings: Timings
+) -> DemoResult:
     from baton.demo.run import run
     from baton.deploy import local, serve_app
     from baton.deploy.ray_head import client_environment
 
     # From the YAML to the first token; the model was made before.
     started_at = time.monotonic()
-    deployment = local.up(plan, progress=progress)
+    deployment = local.up(plan, progress=progress, timings=timings)
     held = False
     try:
         environment = client_environment(deployment.ray_auth_token) | plan.environment

@@ -44,6 +44,7 @@ INTERRUPTED = 130
     is_flag=True,
     help="Listen on an address that others can reach although no key is asked for.",
 )
+@click.option("--timings", "show_timings", is_flag=True, help="Say where the time went.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text")
 def command(  # noqa: PLR0917  # click passes them by name
     file: str,
@@ -54,6 +55,7 @@ def command(  # noqa: PLR0917  # click passes them by name
     builder: str | None,
     timeout_s: float,
     insecure_no_auth: bool,
+    show_timings: bool,
     style: str,
 ) -> None:
     """Deploy FILE on this machine and end when a handoff has really succeeded.
@@ -62,10 +64,12 @@ def command(  # noqa: PLR0917  # click passes them by name
     """
     from baton.deploy import local
     from baton.deploy.intent import RAY_BUILDER, plan_of
+    from baton.deploy.timings import Timings, timings_text
     from baton.spec.machine import Machine
 
     signal.signal(signal.SIGTERM, _interrupt)
     progress = Progress()
+    timings = Timings()
     try:
         machine = Machine.here()
         checked = checked_file(file, on=on, machine=machine if address is None else None)
@@ -76,12 +80,17 @@ def command(  # noqa: PLR0917  # click passes them by name
         _refuse_what_is_unsafe(checked, plan, insecure=insecure_no_auth, here=address is None)
         if address is None:
             make_demo_model_if_asked(checked, progress)
-        deployment = local.up(plan, progress=progress, address=address, timeout_s=timeout_s)
+        deployment = local.up(
+            plan, progress=progress, address=address, timeout_s=timeout_s, timings=timings
+        )
     except KeyboardInterrupt:
         click.echo("interrupted: everything that was started has been stopped", err=True)
         sys.exit(INTERRUPTED)
+    if show_timings:
+        click.echo(timings_text(timings), err=True)
     if style == "json":
-        click.echo(json.dumps(_as_data(deployment, progress), indent=2))
+        data = _as_data(deployment, progress) | {"timings": timings.as_data()}
+        click.echo(json.dumps(data, indent=2))
     else:
         _print_ready(deployment, plan.apps[0].model_id)
 

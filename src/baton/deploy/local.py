@@ -20,6 +20,7 @@ from baton.deploy.engine_logs import root_cause, search_logs
 from baton.deploy.exposure import own_key
 from baton.deploy.processes import end_all, members, port_owner, wait_until_free
 from baton.deploy.ray_head import RayHead, client_environment, start_head
+from baton.deploy.timings import Timings
 from baton.errors import DeployFailed, EngineStartFailed, PortTaken, ServeEnded
 
 if TYPE_CHECKING:
@@ -40,24 +41,44 @@ HANDOFF_PROMPT = "The baton is handed from one runner to the next. " * 4
 
 
 def up(
-    plan: DeployPlan, *, progress: Progress, address: str | None = None, timeout_s: float = 1_800.0
+    plan: DeployPlan,
+    *,
+    progress: Progress,
+    address: str | None = None,
+    timeout_s: float = 1_800.0,
+    timings: Timings | None = None,
 ) -> state.Deployment:
     """Deploy, and return once a handoff has succeeded.
+
+    Args:
+        plan: what to deploy.
+        progress: told what happens.
+        address: of a Ray cluster to join.
+        timeout_s: until the engines must be up.
+        timings: where the time went is noted there.
 
     Raises:
         PortTaken: when somebody else listens on the endpoint's port.
         DeployFailed: when Ray or the application does not come up; with the line that matters.
     """
     name = state.checked_name(plan.name)
+    timings = timings or Timings()
     with state.locked(name):
         running = _alive(state.find(name))
         if running is not None:
-            return _update(plan, running, progress=progress, timeout_s=timeout_s)
-        return _start(plan, progress=progress, address=address, timeout_s=timeout_s)
+            return _update(plan, running, progress=progress, timeout_s=timeout_s, timings=timings)
+        return _start(
+            plan, progress=progress, address=address, timeout_s=timeout_s, timings=timings
+        )
 
 
 def _start(
-    plan: DeployPlan, *, progress: Progress, address: str | None, timeout_s: float
+    plan: DeployPlan,
+    *,
+    progress: Progress,
+    address: str | None,
+    timeout_s: float,
+    timings: Timings,
 ) -> state.Deployment:
     progress("environment", f"endpoint {plan.endpoint}")
     if address is None:
@@ -77,7 +98,10 @@ def _start(
         environment = client_environment(deployment.ray_auth_token) | plan.environment
         with serve_app.connected(deployment.ray_address, environment):
             progress("Ray", f"at {deployment.ray_address}")
-            _deploy_and_wait(plan, head=head, progress=progress, timeout_s=timeout_s)
+            timings.mark("ray_at")
+            _deploy_and_wait(
+                plan, head=head, progress=progress, timeout_s=timeout_s, timings=timings
+            )
     except BaseException:
         # Also on Ctrl-C: nothing that was started stays.
         if head is not None:
@@ -101,7 +125,12 @@ def _cure_of_taken_port(port: int) -> str:
 
 
 def _update(
-    plan: DeployPlan, running: state.Deployment, *, progress: Progress, timeout_s: float
+    plan: DeployPlan,
+    running: state.Deployment,
+    *,
+    progress: Progress,
+    timeout_s: float,
+    timings: Timings,
 ) -> state.Deployment:
     progress("environment", f"updating {running.name} in place")
     if plan.endpoint.split("/", 3)[2] != running.endpoint.split("/", 3)[2]:
@@ -119,7 +148,8 @@ def _update(
                 cure=f"`baton down {running.name}` and `baton up` start one that is large enough",
             )
         # A failed update leaves what serves now as it is: it may still answer.
-        _deploy_and_wait(plan, head=None, progress=progress, timeout_s=timeout_s)
+        timings.mark("ray_at")
+        _deploy_and_wait(plan, head=None, progress=progress, timeout_s=timeout_s, timings=timings)
     updated = running.model_copy(
         update={
             "endpoint": plan.endpoint,
@@ -154,6 +184,7 @@ def _deploy_and_wait(
     head: RayHead | None,
     progress: Progress,
     timeout_s: float,
+    timings: Timings,
 ) -> None:
     progress("model", plan.model_note or ", ".join(app.model_id for app in plan.apps))
     started_at = time.time()
@@ -176,8 +207,12 @@ def _deploy_and_wait(
             if again:
                 raise
             progress("Ray", "Serve was being ended here: starting it again")
+    timings.mark("engines_at")
     for app in plan.apps:
+        if app.by_baton:
+            timings.engines += serve_app.engines(app.name).engines
         _first_handoff(app, plan.endpoint_of(app), progress=progress)
+    timings.mark("handoff_at")
 
 
 def _wait_for_engines(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.engine.amx import allow_amx
 from baton.engine.lease_deadline import checks_lease
+from baton.engine.startup import worker_notes
 from baton.spec.lease import TransferEvidence
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ VLLM_KV_LEASE_S = 30.0
 
 class WorkerEvidence:
     """Mixed into vLLM's worker. The prefix `baton_` keeps it from hiding a name of vLLM's."""
+
+    def baton_start_notes(self) -> dict[str, float]:
+        """When this worker came to which point of its start."""
+        return worker_notes()
 
     def baton_transfer_evidence(self) -> dict[str, Any]:
         """Backends that this worker's NIXL agent holds, and the buffer device of its connector."""

@@ -24,6 +24,7 @@ from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_bytes_pe
 from baton.engine.life import ActorDirectory, ReplicaLife
 from baton.engine.load import read_counts
 from baton.engine.ports import bind_first_free, hold_port
+from baton.engine.startup import engine_start
 from baton.observe.logs import configure
 from baton.spec.lease import EngineLease
 from baton.spec.schema import BatonBlock
@@ -59,6 +60,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
             settings: the checked `baton:` block, as plain data.
             directory: finds the directory actor of an application by the application's name.
         """
+        self._marks = {"constructed_at": time.time()}
         self._settings = BatonBlock.model_validate(settings)
         configure(self._settings.logging)
         self._role: Role = role
@@ -88,6 +90,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
         secret = await self._life.enter()
 
         await super().__init__(llm_config)
+        self._marks["engine_at"] = time.time()
 
         listener = bind_first_free(
             self._host, self._settings.engines.port_min, self._settings.engines.port_max
@@ -141,9 +144,11 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
 
         kv_transfer = llm_config.engine_kwargs.get("kv_transfer_config")
         workers = await self.engine.collective_rpc("baton_transfer_evidence")
+        notes = await self.engine.collective_rpc("baton_start_notes")
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         of_vllm = vllm_config.kv_transfer_config
+        self._marks["ready_at"] = time.time()
         return self._life.lease.model_copy(
             update={
                 "url": f"http://{host}:{port}",
@@ -156,6 +161,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
                 "continues": continues_of(llm_config.engine_kwargs, vllm_config.model_config),
                 "vllm_version": vllm_version,
                 "evidence": gather_evidence(workers, kv_transfer),
+                "start": engine_start(self._marks, notes, model=vllm_config.model_config.model),
             }
         )
 

@@ -55,6 +55,20 @@ class TransferEvidence(_Fact):
     """Whether its workers fail a load that ended behind prefill's lease."""
 
 
+class EngineStart(_Fact):
+    """Where the time of an engine's start went."""
+
+    began_at: float = 0.0
+    """When the replica's process was started, in seconds since the epoch."""
+    phases_s: dict[str, float] = {}
+    """In the order of time; names are `baton.engine.startup`'s."""
+    weights_s: float | None = None
+    """What vLLM took for reading the weights, a part of the phase that names them."""
+    weights_bytes: int = 0
+    weights_from_disk_bytes: int | None = None
+    """How much of it came from storage; the rest was in the page cache. None: not told."""
+
+
 class EngineLease(_Fact):
     """One engine replica: who it is, where it listens, how it fares."""
 
@@ -78,6 +92,7 @@ class EngineLease(_Fact):
     vllm_version: str = ""
     load: EngineLoad = EngineLoad()
     evidence: TransferEvidence = TransferEvidence()
+    start: EngineStart | None = None
 
 
 class DirectorySnapshot(_Fact):

@@ -9,6 +9,7 @@ import pytest
 
 from baton.deploy import local, serve_app
 from baton.deploy.serve_app import AppView
+from baton.deploy.timings import Timings
 from baton.errors import ServeEnded
 
 
@@ -41,7 +42,13 @@ def _up(said: list[str]) -> None:
     plan: Any = SimpleNamespace(
         name="tiny", model_note="", apps=[app], serve_config={}, endpoint_of=lambda _: "http://x"
     )
-    local._deploy_and_wait(plan, head=None, progress=lambda _, text: said.append(text), timeout_s=5)
+    local._deploy_and_wait(
+        plan,
+        head=None,
+        progress=lambda _, text: said.append(text),
+        timeout_s=5,
+        timings=Timings(),
+    )
 
 
 def test_a_serve_that_is_being_ended_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
