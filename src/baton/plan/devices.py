@@ -144,3 +144,12 @@ def find_hardware(name: str) -> Hardware:
         f"`{name}` is not in the table of devices",
         cure=f"{guess}GPUs: {', '.join(gpus)}; or an instance type: {', '.join(instances)}",
     )
+
+
+def unnamed_hardware() -> Hardware:
+    """For a measured engine whose machine nobody named: one engine each, no price, no fabric."""
+    nobody = Source("measured by `baton profile`", "")
+    gpu = Gpu("engine", 0, 0.0, 0.0, None, "unknown", 0.0, nobody)
+    # EFA, so that two machines may hand over: how fast is the profile's to say.
+    machine = Instance("machine", "engine", 8, 0.0, 1, None, None, nobody)
+    return Hardware(gpu, (machine,))

@@ -37,8 +37,9 @@ class Pool:
     Args:
         role: `both` without P/D.
         nodes: The instance that each engine stands on; engines of one node meet over their links.
-        nic_bytes_per_s: Of one NIC, or of those that belong to one engine.
-        engines_per_nic: How many engines of a node share it.
+        nics: The NIC that each engine uses, by number; engines with the same number share it. Left
+            out: each has its own.
+        nic_bytes_per_s: Of one such NIC.
         link: A handoff within a node.
         network: A handoff between nodes; its bandwidth is the NIC's.
     """
@@ -47,8 +48,8 @@ class Pool:
     costs: StepCosts
     nodes: tuple[int, ...]
     limits: EngineLimits = EngineLimits()
+    nics: tuple[int, ...] = ()
     nic_bytes_per_s: float = 0.0
-    engines_per_nic: int = 1
     link: HandoffCost = HandoffCost(0.0, 0.0)
     network: HandoffCost = HandoffCost(0.0, 0.0)
     scaling: Scaling | None = None
@@ -72,9 +73,8 @@ class FleetSettings:
     first_token_early: bool = False
     """Whether prefill's own token is the caller's first (decision 0015)."""
     failures: tuple[Failure, ...] = ()
-    give_up_after: int | None = None
-    """Stop when so many requests have missed a promise: the answer is known then."""
     ttft_s: float = float("inf")
+    """What pools that scale are scaled for."""
     tpot_s: float = float("inf")
 
 
@@ -86,7 +86,6 @@ class _State:
     now: float = 0.0
     open: int = 0
     ended: int = 0
-    missed: int = 0
     order: int = 0
     waiting: deque[Job] = field(default_factory=deque)
     homeless: deque[tuple[Job, Engine]] = field(default_factory=deque)
@@ -103,12 +102,13 @@ class Fleet:
         self._moving: dict[Job, Transfer] = {}
         self._pools = {pool.role: pool for pool in pools}
         self._engines: dict[Role, list[Engine]] = {}
+        wires: dict[int, Wire] = {}
         for pool in pools:
             self._engines[pool.role] = []
-            nic = Wire(pool.nic_bytes_per_s)
             for index, node in enumerate(pool.nodes):
-                if index % pool.engines_per_nic == 0:
-                    nic = Wire(pool.nic_bytes_per_s)
+                nic = Wire(pool.nic_bytes_per_s)
+                if pool.nics:
+                    nic = wires.setdefault(pool.nics[index], nic)
                 self._engines[pool.role].append(self._engine(pool, index, node, nic))
         self._entry: Role = "both" if "both" in self._pools else "prefill"
         self._last: Role = "both" if "both" in self._pools else "decode"
@@ -152,7 +152,6 @@ class Fleet:
                 self._push(pool.scaling.interval_s, _SCALE, role)
         state, events = self._state, self._events
         following = 0
-        limit = self._settings.give_up_after
         # What a request takes beside its steps comes before them.
         beside = self._pools[self._entry].costs.request_s
         if jobs:
@@ -171,8 +170,6 @@ class Fleet:
                 self._other_event(kind, what, version)
                 if kind == _SCALE and not self._can_go_on(following, len(jobs)):
                     break
-            if limit is not None and state.missed > limit:
-                break
         for job in jobs:
             if job.end is None:
                 job.end = "lost"
@@ -285,12 +282,6 @@ class Fleet:
     def _end(self, job: Job, how: Literal["finished", "refused"]) -> None:
         job.end = how
         self._state.ended += 1
-        if how == "refused" or job.first_s is None or job.end_s is None:
-            self._state.missed += 1
-            return
-        late = job.first_s - job.arrival_s > self._settings.ttft_s
-        slow = (job.end_s - job.first_s) > self._settings.tpot_s * max(job.output - 1, 0)
-        self._state.missed += late or slow
 
     def has_room(self, engine: Engine, now: float) -> None:
         """Places or KV were freed: whoever waits for them goes on."""
