@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
@@ -37,7 +38,8 @@ def app_yaml(
     context = -(-longest // _ROUND) * _ROUND
     if model.longest_context is not None:
         context = min(context, model.longest_context)
-    name = re.sub(r"[^a-z0-9.-]+", "-", model.source.rsplit("/", 1)[-1].lower()).strip("-.")
+    source = _folder(model.source)
+    name = re.sub(r"[^a-z0-9.-]+", "-", source.rsplit("/", 1)[-1].lower()).strip("-.")
     name = name or "model"
     if layout.disaggregated:
         app = _pair(layout, model, promise, context, name)
@@ -98,11 +100,16 @@ def _config(group: Group, model: ModelShape, context: int, name: str) -> dict[st
     if kind.tp > 1:
         engine["tensor_parallel_size"] = kind.tp
     return {
-        "model_loading_config": {"model_id": name, "model_source": model.source},
+        "model_loading_config": {"model_id": name, "model_source": _folder(model.source)},
         "accelerator_type": _RAY_NAMES.get(kind.hardware.gpu.name, kind.hardware.gpu.name),
         "engine_kwargs": engine,
         "deployment_config": {"num_replicas": group.replicas},
     }
+
+
+def _folder(source: str) -> str:
+    """Engines load a folder: the one that a bare config.json lies in."""
+    return str(Path(source).expanduser().resolve().parent) if source.endswith(".json") else source
 
 
 def _lines(text: str, width: int = 96) -> list[str]:

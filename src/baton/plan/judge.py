@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 CLEARLY = 0.95
 """P/D has to be at least a twentieth cheaper: it is one more thing to run."""
-_SHOWN = 12
+_OF_A_KIND = 3
+"""Of layouts that fail for the same reason, so many are shown."""
 _SAME = 0.1
 Basis = Literal["measured", "modelled"]
 
@@ -263,19 +265,14 @@ def _shown(search: Search, refused: Sequence[Tried]) -> tuple[Tried, ...]:
         (t for t in search.tried if not t.meets),
         key=lambda t: (not t.simulated, *search.order(t)),
     )
-    unique: dict[str, Tried] = {}
-    for tried in (*meets, *rest, *refused):
-        unique.setdefault(tried.name, tried)
-    listed = list(unique.values())
-    keep = max(_SHOWN, len(meets))
-    # One of each reason at least.
-    chosen = listed[:keep]
-    seen = {t.bound for t in chosen}
-    for tried in listed[keep:]:
-        if tried.bound not in seen:
-            seen.add(tried.bound)
-            chosen.append(tried)
-    return tuple(chosen)
+    chosen: dict[str, Tried] = {t.name: t for t in meets}
+    of_a_kind: Counter[tuple[str, bool]] = Counter()
+    for tried in (*rest, *refused):
+        kind = (tried.bound, tried.disaggregated)
+        if tried.name not in chosen and of_a_kind[kind] < _OF_A_KIND:
+            of_a_kind[kind] += 1
+            chosen[tried.name] = tried
+    return tuple(chosen.values())
 
 
 def _gib(size: float) -> str:

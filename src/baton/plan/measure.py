@@ -41,6 +41,7 @@ _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _BYTES = re.compile(r"^vllm:nixl_bytes_transferred_sum(?:\{.*\})? (\S+)", re.MULTILINE)
 _METRICS_WAIT_S = 10.0
 DECODE_STEPS = 32
+_FEWEST = 4
 
 
 @dataclass(frozen=True)
@@ -239,17 +240,25 @@ async def _decode(
 
 
 def gaps_together(streams: Sequence[Sequence[float]]) -> list[float]:
-    """Gaps between tokens while all streams were running; few of them say nothing."""
-    begins = max(times[1] for times in streams if len(times) > 1)
-    ends = min(times[-1] for times in streams)
-    gaps = [
-        after - before
-        for times in streams
-        for before, after in itertools.pairwise(times[1:])
-        if before >= begins and after <= ends
-    ]
-    enough = 8
-    return gaps if len(gaps) >= enough * len(streams) else []
+    """Of each stream the mean gap between tokens while all of them were running.
+
+    Only the second half of that time counts, and only if it all took as long as the streams took to
+    begin: before, tokens that were held up by the others' prompts come in bursts. Nothing otherwise.
+    """
+    if any(len(times) < _FEWEST for times in streams):
+        return []
+    firsts = [times[1] for times in streams]
+    begins, ends = max(firsts), min(times[-1] for times in streams)
+    if ends - begins < begins - min(times[0] for times in streams):
+        return []
+    middle = (begins + ends) / 2
+    gaps = []
+    for times in streams:
+        late = [at for at in times[1:] if middle <= at <= ends]
+        if len(late) < _FEWEST:
+            return []
+        gaps.append((late[-1] - late[0]) / (len(late) - 1))
+    return gaps
 
 
 async def _handoff(

@@ -96,11 +96,14 @@ class Profile(Frozen):
         """Costs for the simulator."""
         sequence_s, context_s = decode_line(self.decode)
         fixed, token_s, pair_s = prefill_curve(self.prefill)
-        floor = sequence_s(1)
+        # A step of prompts alone takes no longer to launch than one of a sequence; the rest of what
+        # is fixed is the request's.
+        launch_s = min(fixed, sequence_s(1))
 
         def base(tokens: int, sequences: int) -> float:
             # Weights are read once, for prompts and sequences together.
-            return token_s * tokens + sequence_s(max(sequences, 1))
+            beside = sequence_s(sequences) if sequences else launch_s
+            return token_s * tokens + max(beside, launch_s if tokens else 0.0)
 
         capacity = self.engine.kv_capacity_tokens
         return StepCosts(
@@ -109,7 +112,7 @@ class Profile(Frozen):
             kv_byte_s=context_s / self.bytes_per_token,
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
-            request_s=max(fixed - floor, 0.0),
+            request_s=fixed - launch_s,
         )
 
     def handoff_cost(self) -> HandoffCost | None:

@@ -164,7 +164,7 @@ class Search:
             layout = lay_out((Group("both", kind, count),), self.prices)
             if layout is None or layout.gpus > self.max_gpus:
                 return
-            if self._too_dear(layout, f"at least {count} engines"):
+            if self._too_dear(layout, f"{count} {'engine' if count == 1 else 'engines'}"):
                 return
             tried, _ = self._simulated(layout)
             if tried.meets:
@@ -249,7 +249,7 @@ class Search:
             )
             if layout is None or layout.gpus > self.max_gpus:
                 return
-            if self._too_dear(layout, f"at least {layout.short}"):
+            if self._too_dear(layout, layout.short):
                 return
             tried, outcome = self._simulated(layout)
             if tried.meets:
@@ -331,7 +331,7 @@ class Search:
         if best is None or best.layout is None or self.cost(layout) < self.cost(best.layout):
             return False
         # The same engines with another budget may still be better at the same cost: not tried.
-        why = f"{least} would be needed, which cost no less than {best.name}"
+        why = f"it takes {least} at least, which cost no less than {best.name}"
         self._refuse(
             layout.name, "cost", why, disaggregated=layout.disaggregated, layout=layout
         )

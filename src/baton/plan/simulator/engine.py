@@ -297,7 +297,8 @@ class Engine:
         growth = self._per_token * batch
         if growth > 0:
             free = self.costs.kv_capacity_bytes - self.kv_used
-            steps = min(steps, int(free / growth))
+            # In this order: room may be without end.
+            steps = int(min(steps, free / growth))
         return max(steps, 1)
 
     def _make_room(self) -> None:
