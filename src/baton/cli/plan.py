@@ -127,9 +127,7 @@ def _traffic(
         return read_trace(trace)
     if isl is None or osl is None or rate is None:
         raise click.UsageError("give a --trace, or all of --isl, --osl and --rate")
-    return made_up(
-        prompt_tokens=isl, output_tokens=osl, rate_rps=rate, spread=spread, seed=seed
-    )
+    return made_up(prompt_tokens=isl, output_tokens=osl, rate_rps=rate, spread=spread, seed=seed)
 
 
 def _check_length(traffic: Traffic, model: ModelShape) -> None:

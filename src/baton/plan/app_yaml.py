@@ -23,9 +23,7 @@ _ROUND = 1024
 _RAY_NAMES = {"A100-40G": "A100"}
 
 
-def app_yaml(
-    layout: Layout, model: ModelShape, promise: Promise, longest: int, why: str
-) -> str:
+def app_yaml(layout: Layout, model: ModelShape, promise: Promise, longest: int, why: str) -> str:
     """The text of the file.
 
     Args:

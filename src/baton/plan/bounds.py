@@ -64,9 +64,7 @@ def prefill_work_s(costs: StepCosts, traffic: Traffic, budget: int) -> float:
     )
 
 
-def largest_batch(
-    costs: StepCosts, limits: EngineLimits, traffic: Traffic, tpot_s: float
-) -> int:
+def largest_batch(costs: StepCosts, limits: EngineLimits, traffic: Traffic, tpot_s: float) -> int:
     """The most sequences that fit into KV and keep TPOT; 0 when not even one does."""
     each = costs.kv.of(round(traffic.mean_context))
     low, high = 0, limits.max_seqs
@@ -81,9 +79,7 @@ def largest_batch(
     return low
 
 
-def decode_work_s(
-    costs: StepCosts, limits: EngineLimits, traffic: Traffic, tpot_s: float
-) -> float:
+def decode_work_s(costs: StepCosts, limits: EngineLimits, traffic: Traffic, tpot_s: float) -> float:
     """The least that an answer occupies an engine on average: its share of the fullest steps."""
     batch = largest_batch(costs, limits, traffic, tpot_s)
     if not batch:

@@ -89,9 +89,7 @@ class StepCosts:
         """One step."""
         if not tokens:
             return self.decode_base_s(sequences) + self.kv_byte_s * kv_bytes
-        return (
-            self.base(tokens, sequences) + self.pair_s * pairs + self.kv_byte_s * kv_bytes
-        )
+        return self.base(tokens, sequences) + self.pair_s * pairs + self.kv_byte_s * kv_bytes
 
     def decode_s(self, steps: int, sequences: int, kv_bytes: float) -> float:
         """So many steps of a batch that nobody joins or leaves."""

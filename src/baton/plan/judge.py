@@ -87,9 +87,7 @@ def engine_kinds(
         if others:
             cure = f"it would fit on up to 8 GPUs of one instance with {', '.join(others)}; {cure}"
         details = "; ".join(f"{tried.name}: {tried.why}" for tried in refused)
-        raise ModelFitsNowhere(
-            f"{model.name} fits on none of the devices: {details}", cure=cure
-        )
+        raise ModelFitsNowhere(f"{model.name} fits on none of the devices: {details}", cure=cure)
     return kinds, refused
 
 

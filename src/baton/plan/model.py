@@ -145,7 +145,7 @@ def shape_from_config(config: dict[str, Any], source: str, weights: int = 0) -> 
         ModelUnavailable: It names no layers, heads or hidden size: it is no language model.
     """
     facts = facts_from_config(config, source, weights)
-    text = next(
+    text: dict[str, Any] = next(
         (config[k] for k in ("text_config", "language_config") if isinstance(config.get(k), dict)),
         {},
     )

@@ -163,7 +163,9 @@ def read_profile(path: Path, *, any_versions: bool = False) -> Profile:
     try:
         profile = Profile.model_validate_json(path.read_bytes())
     except OSError as exc:
-        raise ProfileRefused(f"the profile cannot be read: {exc.strerror}", place=str(path)) from exc
+        raise ProfileRefused(
+            f"the profile cannot be read: {exc.strerror}", place=str(path)
+        ) from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"

@@ -79,9 +79,7 @@ def can_split(model: ModelShape, tp: int) -> bool:
     return heads == 0 or heads % tp == 0
 
 
-def roofline(
-    model: ModelShape, gpu: Gpu, tp: int, assumed: Assumptions = DEFAULTS
-) -> StepCosts:
+def roofline(model: ModelShape, gpu: Gpu, tp: int, assumed: Assumptions = DEFAULTS) -> StepCosts:
     """Costs of one engine on `tp` GPUs of one instance."""
     peak = gpu.fp8_flops if model.computes_fp8 and gpu.fp8_flops else gpu.bf16_flops
     products = peak * assumed.product_share * tp

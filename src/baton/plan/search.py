@@ -178,13 +178,21 @@ class Search:
     # --- prefill and decode apart
 
     def _pairs(self) -> list[tuple[EngineKind, EngineKind, tuple[int, int]]]:
-        found: list[tuple[tuple[float, int, int], int, EngineKind, EngineKind, tuple[int, int]]] = []
+        found: list[
+            tuple[tuple[float, int, int], int, EngineKind, EngineKind, tuple[int, int]]
+        ] = []
         for reader in self.kinds:
             prefill = replace(reader, limits=EngineLimits(PREFILL_BUDGET, MAX_SEQS))
             for decode in self._decoders():
                 name = prefill.name if prefill.name == decode.name else (
                     f"{prefill.name} + {decode.name}")  # fmt: skip
                 what = f"P/D {name}"
+                lonely = alone(prefill.costs, decode.costs, self.traffic, self.promise,
+                               PREFILL_BUDGET)  # fmt: skip
+                # A step of decode belongs to the first token; the KV's way is looked at below.
+                first_s = lonely.ttft_s + lonely.tpot_s
+                if not self._passes(what, first_s, lonely.tpot_s, disaggregated=True):
+                    continue
                 counts = self._least_pair(prefill, decode)
                 layout = self._within(
                     what, (Group("prefill", prefill, counts[0]), Group("decode", decode, counts[1])),
@@ -206,9 +214,7 @@ class Search:
 
     def _least_pair(self, prefill: EngineKind, decode: EngineKind) -> tuple[int, int]:
         reading = prefill_work_s(prefill.costs, self.traffic, prefill.limits.token_budget)
-        writing = decode_work_s(
-            decode.costs, decode.limits, self.traffic, self.promise.tpot_s
-        )
+        writing = decode_work_s(decode.costs, decode.limits, self.traffic, self.promise.tpot_s)
         return least_engines(reading, self.traffic), least_engines(writing, self.traffic)
 
     def _pair_passes(
@@ -216,12 +222,9 @@ class Search:
     ) -> bool:
         handoff = self._handoff(layout)
         budget = prefill.limits.token_budget
-        with_kv = alone(
-            prefill.costs, decode.costs, self.traffic, self.promise, budget, handoff
-        )
+        with_kv = alone(prefill.costs, decode.costs, self.traffic, self.promise, budget, handoff)
         without = alone(prefill.costs, decode.costs, self.traffic, self.promise, budget)
-        fabric = with_kv.ttft_s > self.promise.ttft_s >= without.ttft_s + with_kv.tpot_s
-        if fabric:
+        if with_kv.ttft_s > self.promise.ttft_s:
             moved = with_kv.ttft_s - without.ttft_s - with_kv.tpot_s
             pace = kv_pace(prefill.costs, self.traffic, budget)
             self._refuse(
@@ -230,7 +233,7 @@ class Search:
                 with_kv.ttft_s, with_kv.tpot_s, disaggregated=True,
             )  # fmt: skip
             return False
-        return self._passes(what, with_kv.ttft_s, with_kv.tpot_s, disaggregated=True)
+        return True
 
     def _handoff(self, layout: Layout) -> HandoffCost:
         if self.handoff is not None:
@@ -239,9 +242,7 @@ class Search:
         nodes = {node for places in layout.places for node, _ in places}
         return pool.link if len(nodes) == 1 else pool.network
 
-    def _grow_pair(
-        self, prefill: EngineKind, decode: EngineKind, counts: tuple[int, int]
-    ) -> None:
+    def _grow_pair(self, prefill: EngineKind, decode: EngineKind, counts: tuple[int, int]) -> None:
         readers, writers = counts
         for _ in range(_TRIES):
             layout = lay_out(
@@ -332,9 +333,7 @@ class Search:
             return False
         # The same engines with another budget may still be better at the same cost: not tried.
         why = f"it takes {least} at least, which cost no less than {best.name}"
-        self._refuse(
-            layout.name, "cost", why, disaggregated=layout.disaggregated, layout=layout
-        )
+        self._refuse(layout.name, "cost", why, disaggregated=layout.disaggregated, layout=layout)
         return True
 
     def _simulated(self, layout: Layout) -> tuple[Tried, Outcome]:

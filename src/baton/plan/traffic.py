@@ -158,9 +158,7 @@ def read_trace(path: Path) -> Traffic:
             "all requests of the trace arrive at once", place=str(path),
             cure="give each its arrival time",
         )  # fmt: skip
-    moved = tuple(
-        Request(r.arrival_s - first, r.prompt_tokens, r.output_tokens) for r in requests
-    )
+    moved = tuple(Request(r.arrival_s - first, r.prompt_tokens, r.output_tokens) for r in requests)
     return Traffic(moved, f"{path.name}: {len(moved)} requests")
 
 

@@ -54,8 +54,9 @@ def costs(
 ) -> StepCosts:  # fmt: skip
     """One byte of KV a token; a step costs `step_s` when somebody writes, and `token_s` a token."""
     return StepCosts(
-        base=lambda tokens, sequences: token_s * tokens
-        + (step_s + sequence_s * sequences if sequences else 0.0),
+        base=lambda tokens, sequences: (
+            token_s * tokens + (step_s + sequence_s * sequences if sequences else 0.0)
+        ),
         pair_s=pair_s,
         kv_byte_s=kv_byte_s,
         kv=KvShape(1.0),

@@ -36,7 +36,7 @@ def test_hardware_is_found_by_gpu_family_or_instance(name: str, gpu: str, instan
     assert (found.gpu.name, len(found.instances)) == (gpu, instances)
 
 
-@pytest.mark.parametrize(("wrong", "meant"), [("H1000", "H100"), ("p5.46xlarge", "p5.48xlarge")])
+@pytest.mark.parametrize(("wrong", "meant"), [("H1000", "H100"), ("p5.48xlarg", "p5.48xlarge")])
 def test_an_unknown_device_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
     """And with the list."""
     with pytest.raises(DeviceUnknown) as caught:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.plan.costs import StepCosts
 from baton.plan.simulator import EngineLimits, Fleet, Pool, Request
 from tests.unit.plan.shapes import costs, one_by_one, poisson
+
+if TYPE_CHECKING:
+    from baton.plan.costs import StepCosts
 
 REQUESTS = 12_000
 
@@ -48,17 +51,17 @@ def kiefer_wolfowitz(trace: list[Request], engines: int, token_s: float) -> list
     return begins
 
 
-lengths = st.lists(
-    st.tuples(st.floats(0, 2), st.integers(1, 3000)), min_size=1, max_size=25
-).map(lambda rows: trace_of(rows))
-
-
 def trace_of(rows: list[tuple[float, int]]) -> list[Request]:
     now, trace = 0.0, []
     for gap, tokens in rows:
         now += gap
         trace.append(Request(now, tokens, 1))
     return trace
+
+
+lengths = st.lists(
+    st.tuples(st.floats(0, 2), st.integers(1, 3000)), min_size=1, max_size=25
+).map(trace_of)  # fmt: skip
 
 
 @given(lengths, st.integers(1, 4))
@@ -98,7 +101,7 @@ def test_more_engines_are_no_worse_on_average_where_they_batch(seed: int) -> Non
         before = after
 
 
-def stepped(
+def stepped(  # noqa: C901 - in one piece, so that it can be checked by reading
     trace: list[Request], each: StepCosts, limits: EngineLimits
 ) -> list[tuple[float, float]]:
     """(first token, end) of each request, by a scheduler that takes one step after the other."""

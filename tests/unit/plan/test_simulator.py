@@ -1,4 +1,4 @@
-"""The simulator's fleet: handover, shared wires, memory, failures, scaling, and what never breaks."""
+"""The simulated fleet: handover, shared wires, memory, failures, scaling, what never breaks."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_every_request_ends_once_and_no_kv_is_left(
         for engine in engines:
             assert engine.kv_used == 0
             assert engine.open == engine.queued_tokens == 0
-            assert not (engine.held or engine.incoming or engine.pending)
+            assert [*engine.held, *engine.incoming, *engine.pending] == []
 
 
 def test_the_same_trace_gives_the_same_outcome() -> None:

@@ -67,7 +67,7 @@ def test_a_wrong_line_is_refused_with_its_place(
 @pytest.mark.parametrize(("isl", "osl", "rate"), [(0, 1, 1), (1, -1, 1), (1, 1, 0), (1, 1, 1e999)])
 def test_numbers_that_make_no_traffic_are_refused(isl: int, osl: int, rate: float) -> None:
     """By name."""
-    with pytest.raises(TrafficRefused, match="--(isl|osl|rate)"):
+    with pytest.raises(TrafficRefused, match=r"--(isl|osl|rate)"):
         made_up(prompt_tokens=isl, output_tokens=osl, rate_rps=rate)
 
 

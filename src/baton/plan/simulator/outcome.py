@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+_Role = TypeVar("_Role", bound=str)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,15 +57,16 @@ class Outcome:
     def of(
         cls,
         jobs: Sequence[Job],
-        engines: Mapping[str, Sequence[Engine]],
+        engines: Mapping[_Role, Sequence[Engine]],
         ended_s: float,
-        gone_s: Mapping[str, float],
+        gone_s: Mapping[_Role, float],
     ) -> Outcome:
         """Count."""
         counts = dict.fromkeys(("finished", "refused", "lost"), 0)
         for job in jobs:
             counts[str(job.end)] += 1
-        paid, busy = {}, {}
+        paid: dict[str, float] = {}
+        busy: dict[str, float] = {}
         for role, pool in engines.items():
             living = sum(ended_s - e.started_s for e in pool if e.up)
             paid[role] = living + gone_s.get(role, 0.0)

@@ -1,8 +1,8 @@
 """Bandwidth that transfers share: a NIC or a link at each end, split evenly among its transfers.
 
 A transfer goes at the smaller of its shares at both ends. That is a little less than fair queueing
-would give (a share that the other end cannot take is not given to others): an upper bound of what a
-handoff takes. When a transfer begins or ends, those at the same two ends are settled and paced anew.
+would give (a share that the other end cannot take is not given to others), so handoffs come out
+rather too slow than too fast. When a transfer begins or ends, those at the same two ends are settled and paced anew.
 """
 
 from __future__ import annotations
