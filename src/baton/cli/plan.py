@@ -115,7 +115,7 @@ def _prices(asked: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _traffic(
+def _traffic(  # noqa: PLR0917 - the options, as they are
     trace: Path | None, isl: int | None, osl: int | None, rate: float | None, spread: float,
     seed: int,
 ) -> Traffic:  # fmt: skip
@@ -154,7 +154,7 @@ def _kinds(
 
     if profile is None:
         kinds, refused = engine_kinds(model, hardware, traffic.longest)
-        return kinds, refused, modelled_notes(kinds)
+        return kinds, refused, modelled_notes(kinds, model)
     kind, notes = measured_kind(profile, hardware, model, traffic)
     return [kind], [], notes
 
@@ -164,8 +164,10 @@ def _text(plan: Plan, would: str, promise: Promise) -> str:
     lines = [plan.why]
     if would:
         lines.append(would)
-    lines += ["", f"{'':6}{f'TTFT p{share}':>10}{f'TPOT p{share}':>10}{'good/s':>9}{'USD/Mtok':>10}"
-              "  layout"]  # fmt: skip
+    head = (
+        f"{'':6}{f'TTFT p{share}':>10}{f'TPOT p{share}':>10}{'good/s':>9}{'USD/Mtok':>10}  layout"
+    )
+    lines += ["", head]
     for tried in plan.layouts:
         mark = "ok" if tried.meets else "no"
         lines.append(

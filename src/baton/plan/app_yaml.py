@@ -61,7 +61,7 @@ def _pair(
     layout: Layout, model: ModelShape, promise: Promise, context: int, name: str
 ) -> dict[str, Any]:
     nodes = {node for places in layout.places for node, _ in places}
-    # Between instances KV goes over EFA, which NIXL reaches by libfabric; within one over its links.
+    # Between instances KV goes over EFA, by NIXL's libfabric backend; within one over its links.
     across = len(nodes) > 1
     args: dict[str, Any] = {}
     for group, role in zip(layout.groups, ("kv_producer", "kv_consumer"), strict=True):

@@ -39,7 +39,7 @@ class Alone:
     tpot_s: float
 
 
-def alone(
+def alone(  # noqa: PLR0917 - two engines, what they serve, what was promised
     prefill: StepCosts, decode: StepCosts, traffic: Traffic, promise: Promise, budget: int,
     handoff: HandoffCost | None = None,
 ) -> Alone:  # fmt: skip

@@ -11,6 +11,7 @@ from baton.errors import ModelFitsNowhere, ProfileRefused
 from baton.plan.bounds import alone
 from baton.plan.devices import MIB, all_gpus, unnamed_hardware
 from baton.plan.layouts import EngineKind
+from baton.plan.model import NOT_READ
 from baton.plan.roofline import DEFAULTS, TP_SIZES, can_split, kv_room, kv_shape, roofline
 from baton.plan.search import MAX_SEQS, PREFILL_BUDGET, Search, Tried
 from baton.plan.simulator import EngineLimits
@@ -91,7 +92,7 @@ def engine_kinds(
     return kinds, refused
 
 
-def _no_room(
+def _no_room(  # noqa: PLR0917 - figures of one sentence
     model: ModelShape, one: Hardware, tp: int, room: float, needed: float, longest: int
 ) -> str:
     if room <= 0:
@@ -102,12 +103,19 @@ def _no_room(
             f"needs {_gib(needed)}")  # fmt: skip
 
 
-def modelled_notes(kinds: Sequence[EngineKind]) -> list[str]:
+def modelled_notes(kinds: Sequence[EngineKind], model: ModelShape) -> list[str]:
     """Where the figures are from."""
-    notes = ["modelled: published peaks times assumed shares (docs/guides/planning.md); "
-             "`baton profile` measures instead"]  # fmt: skip
-    for gpu in {kind.hardware.gpu.name: kind.hardware.gpu for kind in kinds}.values():
-        notes.append(f"{gpu.name}: {gpu.source.text} (read {gpu.source.date})")
+    modelled = (
+        "modelled: published peaks times assumed shares (docs/guides/planning.md); "
+        "`baton profile` measures instead"
+    )
+    gpus = {kind.hardware.gpu.name: kind.hardware.gpu for kind in kinds}.values()
+    notes = [
+        modelled,
+        *(f"{gpu.name}: {gpu.source.text} (read {gpu.source.date})" for gpu in gpus),
+    ]
+    if model.quantisation.endswith(NOT_READ):
+        notes.append(f"weights: {model.quantisation}: they may be smaller than is reckoned")
     prices = {
         instance.price_source for kind in kinds for instance in kind.hardware.instances
         if instance.price_source is not None
@@ -138,8 +146,8 @@ def measured_kind(
     costs = profile.step_costs()
     if not costs.fits(traffic.longest):
         raise ModelFitsNowhere(
-            f"the measured engine holds {engine.kv_capacity_tokens:,} tokens of KV, and the longest "
-            f"request has {traffic.longest:,}",
+            f"the measured engine holds {engine.kv_capacity_tokens:,} tokens of KV, and the "
+            f"longest request has {traffic.longest:,}",
             cure="give the engine more memory, or leave such requests out",
         )
     notes = [f"measured {profile.measured_at} with "
@@ -176,29 +184,30 @@ def judge(search: Search, refused: Sequence[Tried], basis: Basis, notes: Sequenc
 
 
 def _decide(search: Search, together: Tried | None, apart: Tried | None) -> tuple[bool, str]:
-    if together is None and apart is None:
-        return False, "No layout within the limits keeps the promise."
-    if together is None and apart is not None:
+    if together is None or together.layout is None:
+        if apart is None:
+            return False, "No layout within the limits keeps the promise."
         others = [t for t in search.tried if not t.disaggregated and t.layout is not None]
         reason = min(others, key=search.order).why if others else "none keeps the promise"
         return True, f"Only P/D keeps the promise: {apart.name}. Without it: {reason}."
-    if together is None or together.layout is None:
-        return False, "No layout within the limits keeps the promise."
-    alone_text = f"{together.name} keeps the promise without P/D"
     if apart is None or apart.layout is None:
-        return False, f"Don't. {alone_text}, and no P/D layout does for less."
+        return False, (
+            f"Don't. {together.name} keeps the promise without P/D, and no P/D layout keeps it."
+        )
     ours, theirs = search.cost(apart.layout), search.cost(together.layout)
-    cheaper = ours[0] < CLEARLY * theirs[0] or (
-        ours[0] <= theirs[0] and ours[2] < CLEARLY * theirs[2]
+    paid, paid_without = _paid(search, apart), _paid(search, together)
+    why = (
+        f"Don't. {together.name} keeps the promise without P/D with {paid_without}; "
+        f"the cheapest P/D, {apart.name}, takes {paid}."
     )
-    if cheaper:
-        return True, f"{apart.name} does with {_paid(search, apart)} what takes " \
-                     f"{_paid(search, together)} without P/D ({together.name})."  # fmt: skip
+    cheaper = ours[0] < CLEARLY * theirs[0]
+    smaller = ours[0] <= theirs[0] and ours[2] < CLEARLY * theirs[2]
+    if cheaper or smaller:
+        why = f"{apart.name} does with {paid} what takes {paid_without} without P/D"
+        return True, f"{why} ({together.name})."
     if together.layout.gpus == 1:
-        return False, f"Don't. One GPU is enough: {together.name} ({together.why}). " \
-                      "P/D needs two engines at least."  # fmt: skip
-    return False, f"Don't. {alone_text} with {_paid(search, together)}; the cheapest P/D, " \
-                  f"{apart.name}, takes {_paid(search, apart)}."  # fmt: skip
+        why = f"Don't. One GPU is enough: {together.name} ({together.why}). P/D needs two engines."
+    return False, why
 
 
 def _paid(search: Search, tried: Tried) -> str:

@@ -243,7 +243,7 @@ def gaps_together(streams: Sequence[Sequence[float]]) -> list[float]:
     """Of each stream the mean gap between tokens while all of them were running.
 
     Only the second half of that time counts, and only if it all took as long as the streams took to
-    begin: before, tokens that were held up by the others' prompts come in bursts. Nothing otherwise.
+    begin: tokens that were held up by the others' prompts come in bursts. Nothing otherwise.
     """
     if any(len(times) < _FEWEST for times in streams):
         return []
@@ -261,13 +261,13 @@ def gaps_together(streams: Sequence[Sequence[float]]) -> list[float]:
     return gaps
 
 
-async def _handoff(
+async def _handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
     prefill: Prober, decode: Prober, grid: Grid, lengths: Sequence[int],
     steps: Sequence[DecodePoint], say: Callable[[str], None],
 ) -> tuple[tuple[HandoffPoint, ...], float | None]:  # fmt: skip
     """Points, and the bytes a token by NIXL's own counter where the engine has it."""
     alone_s = min((p.step_s for p in steps if p.batch == 1), default=0.0)
-    before, moved = _bytes(await decode.get("/metrics")), 0
+    before, moved = _bytes(await decode.get("/metrics")) or 0.0, 0
     points = []
     for tokens in lengths:
         seconds = []
@@ -295,10 +295,8 @@ async def _handoff(
 _ASK = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
-async def _bytes_a_token(decode: Prober, before: float | None, tokens: int) -> float | None:
+async def _bytes_a_token(decode: Prober, before: float, tokens: int) -> float | None:
     """The counter is written a while after a transfer: wait until it stands still."""
-    if before is None:
-        return None
     last, deadline = before, time.monotonic() + _METRICS_WAIT_S
     while time.monotonic() < deadline:
         await asyncio.sleep(0.5)

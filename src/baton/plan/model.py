@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # are a fixed share (MXFP4: one byte of scale for 32 weights; NVFP4: one for 16).
 _QUANTISED = {"fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 0.53, "modelopt_fp4": 0.5625, "int8": 1.0}
 _BY_BITS = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round", "bitsandbytes"})
+NOT_READ = " (taken as not quantised)"
+_BYTE = 8
 _SCALES = 1.06
 """Scales and zero points of groups of 128 weights, and layers that are left as they are."""
 
@@ -248,15 +250,23 @@ def _quantisation(
     if method in _BY_BITS:
         bits = bits or (4 if found.get("load_in_4bit") else 8)
         return f"{method} {bits} bit", bits / 8 * _SCALES, False
+    grouped = _grouped(found)
+    if grouped is not None:
+        bits, fp8 = grouped
+        return f"{method} {bits} bit", bits / 8 * (1.0 if fp8 else _SCALES), fp8
+    algorithm = str(found.get("quant_algo", "")).lower()
+    if "fp8" in algorithm or "fp4" in algorithm:
+        fp8 = "fp8" in algorithm
+        return f"{method} {algorithm}", 1.0 if fp8 else _QUANTISED["modelopt_fp4"], fp8
+    return f"{method or 'unknown'}{NOT_READ}", each, False
+
+
+def _grouped(found: Mapping[str, Any]) -> tuple[int, bool] | None:
+    """Bits and whether they are FP8, as compressed-tensors writes it; None for other methods."""
     groups = found.get("config_groups")
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
-        if isinstance(weights, dict) and count(weights, "num_bits"):
-            bits = count(weights, "num_bits")
-            fp8 = bits == 8 and weights.get("type") == "float"
-            return f"{method} {bits} bit", bits / 8 * (1.0 if fp8 else _SCALES), fp8
-    if "fp8" in str(found.get("quant_algo", "")).lower():
-        return f"{method} fp8", 1.0, True
-    if "fp4" in str(found.get("quant_algo", "")).lower():
-        return f"{method} fp4", _QUANTISED["modelopt_fp4"], False
-    return f"{method or 'unknown'} (taken as not quantised)", each, False
+        bits = count(weights, "num_bits") if isinstance(weights, dict) else 0
+        if bits and isinstance(weights, dict):
+            return bits, bits == _BYTE and weights.get("type") == "float"
+    return None

@@ -237,8 +237,10 @@ class _Line:
 
 
 def least_squares(columns: Sequence[Sequence[float]], goal: Sequence[float]) -> list[float]:
-    """Coefficients of 0 or more with the least relative error: those that come out negative are
-    left out one by one (there are three at most)."""
+    """Coefficients of 0 or more with the least relative error.
+
+    Those that come out negative are left out one by one: there are three at most.
+    """
     active = list(range(len(columns)))
     while True:
         found = _solve([[x / y for x, y in zip(columns[i], goal, strict=True)] for i in active])

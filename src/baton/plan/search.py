@@ -116,8 +116,10 @@ class Search:
 
     @property
     def priced(self) -> bool:
-        """Whether every instance type that may be bought has a price: dollars decide then, and GPUs
-        that are paid for otherwise."""
+        """Whether every instance type that may be bought has a price.
+
+        Dollars decide then, and otherwise GPUs that are paid for.
+        """
         prices = self.prices
         return all(
             instance.usd_per_hour is not None or instance.name in prices or instance.gpu in prices
@@ -194,10 +196,8 @@ class Search:
                 if not self._passes(what, first_s, lonely.tpot_s, disaggregated=True):
                     continue
                 counts = self._least_pair(prefill, decode)
-                layout = self._within(
-                    what, (Group("prefill", prefill, counts[0]), Group("decode", decode, counts[1])),
-                    disaggregated=True,
-                )  # fmt: skip
+                groups = Group("prefill", prefill, counts[0]), Group("decode", decode, counts[1])
+                layout = self._within(what, groups, disaggregated=True)
                 if layout is None or not self._pair_passes(what, prefill, decode, layout):
                     continue
                 found.append((self.cost(layout), len(found), prefill, decode, counts))

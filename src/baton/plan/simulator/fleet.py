@@ -8,6 +8,7 @@ prefill has ended, and room is kept there before KV moves; prefill holds it unti
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Failure", "Fleet", "FleetSettings", "Pool", "Scaling"]
 
 Role = Literal["both", "prefill", "decode"]
+NO_WIRE = HandoffCost(0.0, 0.0)
+"""Nothing ever arrives."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,11 @@ class Pool:
     role: Role
     costs: StepCosts
     nodes: tuple[int, ...]
-    limits: EngineLimits = EngineLimits()
+    limits: EngineLimits = field(default_factory=EngineLimits)
     nics: tuple[int, ...] = ()
     nic_bytes_per_s: float = 0.0
-    link: HandoffCost = HandoffCost(0.0, 0.0)
-    network: HandoffCost = HandoffCost(0.0, 0.0)
+    link: HandoffCost = NO_WIRE
+    network: HandoffCost = NO_WIRE
     scaling: Scaling | None = None
 
 
@@ -112,6 +115,8 @@ class Fleet:
                 self._engines[pool.role].append(self._engine(pool, index, node, nic))
         self._entry: Role = "both" if "both" in self._pools else "prefill"
         self._last: Role = "both" if "both" in self._pools else "decode"
+        self._jobs: list[Job] = []
+        self._following = 0
         self._gone_s = dict.fromkeys(self._pools, 0.0)
 
     def _engine(self, pool: Pool, index: int, node: int, nic: Wire) -> Engine:
@@ -142,42 +147,47 @@ class Fleet:
 
     def play(self, trace: Sequence[Request]) -> Outcome:
         """Play a trace to its end: every request has ended once, in one way."""
-        jobs = [Job(ident, request) for ident, request in enumerate(trace)]
-        if any(a.arrival_s > b.arrival_s for a, b in zip(jobs, jobs[1:], strict=False)):
+        if any(a.arrival_s > b.arrival_s for a, b in itertools.pairwise(trace)):
             raise ValueError("a trace is in order of arrival")
+        self._jobs = [Job(ident, request) for ident, request in enumerate(trace)]
+        self._open_calendar()
+        state, events = self._state, self._events
+        while events and state.ended < len(self._jobs):
+            state.now, _, kind, what, version = heapq.heappop(events)
+            if kind == _ENGINE:
+                what.wake(state.now, version)  # type: ignore[attr-defined]
+            elif kind == _ARRIVE:
+                self._expect_next()
+                self._arrive(what)  # type: ignore[arg-type]
+            else:
+                self._other_event(kind, what, version)
+                if kind == _SCALE and not self._can_go_on():
+                    break
+        for job in self._jobs:
+            if job.end is None:
+                job.end = "lost"
+        return Outcome.of(self._jobs, self._engines, state.now, self._gone_s)
+
+    def _open_calendar(self) -> None:
         for failure in self._settings.failures:
             self._push(failure.at_s, _FAIL, failure)
         for role, pool in self._pools.items():
             if pool.scaling is not None:
                 self._push(pool.scaling.interval_s, _SCALE, role)
-        state, events = self._state, self._events
-        following = 0
-        # What a request takes beside its steps comes before them.
-        beside = self._pools[self._entry].costs.request_s
-        if jobs:
-            self._push(jobs[0].arrival_s + beside, _ARRIVE, jobs[0])
-        while events and state.ended < len(jobs):
-            now, _, kind, what, version = heapq.heappop(events)
-            state.now = now
-            if kind == _ENGINE:
-                what.wake(now, version)  # type: ignore[attr-defined]
-            elif kind == _ARRIVE:
-                following += 1
-                if following < len(jobs):
-                    self._push(jobs[following].arrival_s + beside, _ARRIVE, jobs[following])
-                self._arrive(what)  # type: ignore[arg-type]
-            else:
-                self._other_event(kind, what, version)
-                if kind == _SCALE and not self._can_go_on(following, len(jobs)):
-                    break
-        for job in jobs:
-            if job.end is None:
-                job.end = "lost"
-        return Outcome.of(jobs, self._engines, state.now, self._gone_s)
+        self._expect_next()
 
-    def _can_go_on(self, arrived: int, total: int) -> bool:
+    def _expect_next(self) -> None:
+        """One arrival at a time is in the calendar."""
+        if self._following < len(self._jobs):
+            job = self._jobs[self._following]
+            # What a request takes beside its steps comes before them.
+            beside_s = self._pools[self._entry].costs.request_s
+            self._push(job.arrival_s + beside_s, _ARRIVE, job)
+            self._following += 1
+
+    def _can_go_on(self) -> bool:
         """Whether anything but the next look at the pools is still to come."""
-        return arrived < total or any(kind != _SCALE for _, _, kind, _, _ in self._events)
+        return any(kind != _SCALE for _, _, kind, _, _ in self._events)
 
     def _other_event(self, kind: int, what: object, version: int) -> None:
         if isinstance(what, Transfer):

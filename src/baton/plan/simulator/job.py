@@ -25,9 +25,25 @@ class Job:
     """A request's state. `made` counts tokens that the caller has."""
 
     __slots__ = (
-        "arrival_s", "end", "end_s", "epoch", "first_s", "fixed_bytes", "held_by", "ident",
-        "joined_at", "made", "output", "placed", "prefilled_s", "preempted", "prompt", "read",
-        "started_s", "to_read", "transferred_s",
+        "arrival_s",
+        "end",
+        "end_s",
+        "epoch",
+        "first_s",
+        "fixed_bytes",
+        "held_by",
+        "ident",
+        "joined_at",
+        "made",
+        "output",
+        "placed",
+        "preempted",
+        "prefilled_s",
+        "prompt",
+        "read",
+        "started_s",
+        "to_read",
+        "transferred_s",
     )  # fmt: skip
 
     def __init__(self, ident: int, request: Request) -> None:

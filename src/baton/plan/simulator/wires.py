@@ -2,7 +2,8 @@
 
 A transfer goes at the smaller of its shares at both ends. That is a little less than fair queueing
 would give (a share that the other end cannot take is not given to others), so handoffs come out
-rather too slow than too fast. When a transfer begins or ends, those at the same two ends are settled and paced anew.
+rather too slow than too fast. When a transfer begins or ends, those at the same two ends are
+settled and paced anew.
 """
 
 from __future__ import annotations
