@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from output import write
+from plan_models import QWEN3_8B
 
 from baton.plan.costs import HandoffCost
 from baton.plan.devices import find_hardware
@@ -21,7 +22,6 @@ from baton.plan.model import shape_from_config
 from baton.plan.roofline import roofline
 from baton.plan.simulator import EngineLimits, Fleet, Pool
 from baton.plan.traffic import made_up
-from plan_models import QWEN3_8B
 
 RATE_PER_ENGINE = 5.0
 PROMPT, ANSWER, SPREAD = 2000, 250, 0.6

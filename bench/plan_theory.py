@@ -58,9 +58,7 @@ def m_m_c(engines: int, load: float) -> float:
 
 def row(engines: int, load: float, *, random_service: bool) -> dict[str, Any]:
     """Theory, simulation, and how far apart they are."""
-    found = [
-        mean_wait(engines, load, seed, random_service=random_service) for seed in range(SEEDS)
-    ]
+    found = [mean_wait(engines, load, seed, random_service=random_service) for seed in range(SEEDS)]
     theory = m_m_c(engines, load) if random_service else m_d_1(load)
     mean = statistics.mean(found)
     return {

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from baton.plan.layouts import EngineKind
     from baton.plan.model import ModelShape
     from baton.plan.profile_file import Profile
-    from baton.plan.search import Tried
     from baton.plan.traffic import Traffic
+    from baton.plan.tried import Tried
 
 UNMET = 1
 

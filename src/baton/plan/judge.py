@@ -13,8 +13,9 @@ from baton.plan.devices import MIB, all_gpus, unnamed_hardware
 from baton.plan.layouts import EngineKind
 from baton.plan.model import NOT_READ
 from baton.plan.roofline import DEFAULTS, TP_SIZES, can_split, kv_room, kv_shape, roofline
-from baton.plan.search import MAX_SEQS, PREFILL_BUDGET, Search, Tried
+from baton.plan.search import MAX_SEQS, PREFILL_BUDGET, Search
 from baton.plan.simulator import EngineLimits
+from baton.plan.tried import Tried
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,9 +188,10 @@ def _decide(search: Search, together: Tried | None, apart: Tried | None) -> tupl
     if together is None or together.layout is None:
         if apart is None:
             return False, "No layout within the limits keeps the promise."
-        others = [t for t in search.tried if not t.disaggregated and t.layout is not None]
-        reason = min(others, key=search.order).why if others else "none keeps the promise"
-        return True, f"Only P/D keeps the promise: {apart.name}. Without it: {reason}."
+        near = search.nearest([t for t in search.tried if not t.disaggregated])
+        reason = "nothing could be tried" if near is None else f"nearest is {near.name}: {near.why}"
+        limit = f"without it nothing of up to {search.max_gpus} GPUs does, {reason}"
+        return True, f"Only P/D keeps the promise: {apart.name}; {limit}."
     if apart is None or apart.layout is None:
         return False, (
             f"Don't. {together.name} keeps the promise without P/D, and no P/D layout keeps it."
@@ -224,16 +226,10 @@ def _paid(search: Search, tried: Tried) -> str:
 
 def _nearest(search: Search) -> str:
     """By how much the promise is missed, and what could be promised."""
-    with_times = [t for t in search.tried if t.ttft_s is not None and t.tpot_s is not None]
-    if not with_times:
+    near = search.nearest(search.tried)
+    if near is None:
         return "Nothing could be tried: see the reasons of each layout."
     promise = search.promise
-
-    def miss(tried: Tried) -> float:
-        return max((tried.ttft_s or math.inf) / promise.ttft_s,
-                   (tried.tpot_s or 0.0) / promise.tpot_s)  # fmt: skip
-
-    near = min(with_times, key=miss)
     ttft, tpot = near.ttft_s or math.inf, near.tpot_s or 0.0
     load = "under this load" if near.simulated else "with nobody else there"
     parts = []

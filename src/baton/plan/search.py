@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from baton.plan.bounds import (
     Bound,
@@ -25,6 +25,7 @@ from baton.plan.bounds import (
 from baton.plan.layouts import EngineKind, Group, Layout, lay_out
 from baton.plan.simulator import EngineLimits, Fleet, FleetSettings
 from baton.plan.traffic import WARM_UP
+from baton.plan.tried import Tried, bound_of, shown_s, story_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,46 +40,6 @@ PREFILL_BUDGET = 8192
 DECODE_BUDGET = 2048
 MAX_SEQS = 256
 _TRIES = 14
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A layout and what became of it. `seconds` are at the promised percentile."""
-
-    layout: Layout | None
-    name: str
-    disaggregated: bool
-    meets: bool
-    bound: Bound
-    why: str
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    goodput_rps: float | None = None
-    usd_per_million_tokens: float | None = None
-    simulated: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON: unknown is null."""
-        return {
-            "layout": self.name,
-            "disaggregated": self.disaggregated,
-            "gpus": self.layout.gpus if self.layout else None,
-            "gpus_bought": self.layout.gpus_bought if self.layout else None,
-            "meets_slo": self.meets,
-            "ttft_s": _rounded(self.ttft_s),
-            "tpot_s": _rounded(self.tpot_s),
-            "goodput_rps": _rounded(self.goodput_rps),
-            "usd_per_hour": self.layout.usd_per_hour if self.layout else None,
-            "usd_per_million_tokens": _rounded(self.usd_per_million_tokens),
-            "bound": self.bound,
-            "why": self.why,
-            "simulated": self.simulated,
-            **(self.layout.as_dict() if self.layout else {}),
-        }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
 @dataclass
@@ -132,6 +93,15 @@ class Search:
         paid = layout.usd_per_hour if self.priced else None
         return (layout.gpus_bought if paid is None else paid, layout.gpus_bought, layout.gpus)
 
+    def nearest(self, among: Sequence[Tried]) -> Tried | None:
+        """Of what was timed, what misses the promise by least."""
+        timed = [t for t in among if t.ttft_s is not None and t.tpot_s is not None]
+        return min(timed, key=self._miss, default=None)
+
+    def _miss(self, tried: Tried) -> float:
+        ttft, tpot = tried.ttft_s or math.inf, tried.tpot_s or 0.0
+        return max(ttft / self.promise.ttft_s, tpot / self.promise.tpot_s)
+
     def order(self, tried: Tried) -> tuple[float, float, float, float]:
         """Cheapest first; of equals, the one with most goodput."""
         if tried.layout is None:
@@ -175,7 +145,11 @@ class Search:
                 low = count
             if high is not None and high - low <= 1:
                 return
-            count = max(low + 1, math.ceil(low * 1.3)) if high is None else (low + high) // 2
+            if high is None:
+                most = self.max_gpus // kind.tp
+                count = max(low + 1, min(math.ceil(low * 1.3), most))
+            else:
+                count = (low + high) // 2
 
     # --- prefill and decode apart
 
@@ -227,11 +201,11 @@ class Search:
         if with_kv.ttft_s > self.promise.ttft_s:
             moved = with_kv.ttft_s - without.ttft_s - with_kv.tpot_s
             pace = kv_pace(prefill.costs, self.traffic, budget)
-            self._refuse(
-                what, "fabric", f"moving a prompt's KV takes {_s(moved)} of {_s(with_kv.ttft_s)} "
-                f"at {handoff.bytes_per_s / 1e9:.3g} GB/s; prefill makes {pace / 1e9:.3g} GB/s",
-                with_kv.ttft_s, with_kv.tpot_s, disaggregated=True,
-            )  # fmt: skip
+            why = (
+                f"moving a prompt's KV takes {shown_s(moved)} of {shown_s(with_kv.ttft_s)} "
+                f"at {handoff.bytes_per_s / 1e9:.3g} GB/s; prefill makes {pace / 1e9:.3g} GB/s"
+            )
+            self._refuse(what, "fabric", why, with_kv.ttft_s, with_kv.tpot_s, disaggregated=True)
             return False
         return True
 
@@ -290,13 +264,13 @@ class Search:
         """Whether a request that is alone keeps the promise."""
         promise = self.promise
         if ttft_s > promise.ttft_s:
-            why = (f"the first token takes {_s(ttft_s)} with nobody else there, "
-                   f"{_s(ttft_s - promise.ttft_s)} too long")  # fmt: skip
+            why = (f"the first token takes {shown_s(ttft_s)} with nobody else there, "
+                   f"{shown_s(ttft_s - promise.ttft_s)} too long")  # fmt: skip
             self._refuse(what, "compute", why, ttft_s, tpot_s, disaggregated=disaggregated)
             return False
         if tpot_s > promise.tpot_s:
-            why = (f"a step of one sequence takes {_s(tpot_s)}, "
-                   f"{_s(tpot_s - promise.tpot_s)} too long")  # fmt: skip
+            why = (f"a step of one sequence takes {shown_s(tpot_s)}, "
+                   f"{shown_s(tpot_s - promise.tpot_s)} too long")  # fmt: skip
             self._refuse(what, "bandwidth", why, ttft_s, tpot_s, disaggregated=disaggregated)
             return False
         return True
@@ -357,8 +331,8 @@ class Search:
             name=layout.name,
             disaggregated=layout.disaggregated,
             meets=meets,
-            bound="none" if meets else _bound_of(outcome),
-            why=_story(outcome, ttft, tpot, promise),
+            bound="none" if meets else bound_of(outcome),
+            why=story_of(outcome, ttft, tpot, promise),
             ttft_s=ttft,
             tpot_s=tpot,
             goodput_rps=outcome.goodput(promise.ttft_s, promise.tpot_s, since),
@@ -374,25 +348,3 @@ class Search:
             return None
         tokens = (self.traffic.mean_prompt + self.traffic.mean_output) * self.traffic.rate_rps
         return layout.usd_per_hour / (tokens * 3600 / 1e6)
-
-
-def _bound_of(outcome: Outcome) -> Bound:
-    return "kv_memory" if outcome.counts["refused"] else "queueing"
-
-
-def _story(outcome: Outcome, ttft: float, tpot: float, promise: Promise) -> str:
-    busy = ", ".join(f"{role} busy {share:.0%}" for role, share in outcome.busy.items())
-    parts = [busy]
-    if ttft > promise.ttft_s:
-        parts.append(f"TTFT {_s(ttft)}: {_s(ttft - promise.ttft_s)} too long under load")
-    if tpot > promise.tpot_s:
-        parts.append(f"TPOT {_s(tpot)}: {_s(tpot - promise.tpot_s)} too long under load")
-    if outcome.preemptions:
-        parts.append(f"{outcome.preemptions} preemptions")
-    return "; ".join(parts)
-
-
-def _s(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "forever"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -137,8 +137,8 @@ def test_instances_are_bought_whole_and_shared_by_both_roles() -> None:
     nine = lay_out((Group("prefill", kind, 3), Group("decode", kind, 6)), {"H100": 2.0})
     assert nine is not None
     assert (nine.gpus_bought, nine.usd_per_hour) == (16, 32.0)
-    # Its 32 NICs: four for each engine, 280 GB/s of 400 in all are reckoned with.
-    assert nine.pools()[0].nic_bytes_per_s == pytest.approx(0.7 * 400e9 / 8)
+    # Its 32 NICs: four for each engine, half of their bandwidth reckoned with.
+    assert nine.pools()[0].nic_bytes_per_s == pytest.approx(0.5 * 400e9 / 8)
 
 
 def test_usd_per_million_tokens_is_the_price_over_all_tokens() -> None:
