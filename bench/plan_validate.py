@@ -99,6 +99,17 @@ def compared(
     return rows
 
 
+def fitting(traffic: Traffic, max_model_len: int | None) -> Traffic:
+    """Two tokens at least, for a time a token; and what the engine's context holds."""
+    limit = max_model_len or 1 << 30
+    requests = []
+    for request in traffic.requests:
+        output = min(max(request.output_tokens, 2), limit // 2)
+        prompt = min(request.prompt_tokens, limit - output - 1)
+        requests.append(type(request)(request.arrival_s, prompt, output))
+    return Traffic(tuple(requests), traffic.source)
+
+
 def main() -> None:
     """Each load in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -118,11 +129,7 @@ def main() -> None:
             prompt_tokens=int(isl), output_tokens=int(osl), rate_rps=float(rate),
             spread=asked.spread, count=asked.count, seed=100 + number,
         )  # fmt: skip
-        # An answer of one token has no time a token.
-        traffic = Traffic(
-            tuple(r if r.output_tokens > 1 else type(r)(r.arrival_s, r.prompt_tokens, 2)
-                  for r in traffic.requests), traffic.source,
-        )  # fmt: skip
+        traffic = fitting(traffic, profile.engine.max_model_len)
         measured = asyncio.run(load(asked.url, asked.decode_url, traffic))
         said = predicted(profile, traffic, apart=asked.decode_url is not None)
         figures[traffic.source] = compared(measured, said)
