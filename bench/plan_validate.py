@@ -107,7 +107,7 @@ def fitting(traffic: Traffic, max_model_len: int | None) -> Traffic:
         output = min(max(request.output_tokens, 2), limit // 2)
         prompt = min(request.prompt_tokens, limit - output - 1)
         requests.append(type(request)(request.arrival_s, prompt, output))
-    return Traffic(tuple(requests), traffic.source)
+    return Traffic(tuple(requests), traffic.source, traffic.warm_up_s)
 
 
 def main() -> None:

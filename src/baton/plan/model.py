@@ -47,6 +47,8 @@ class ModelShape:
     """Those of the layers that one token meets: without embeddings and head."""
     expert_parameters: float
     """Of all experts of all layers; 0 for a dense model."""
+    attention_width: int
+    """Of one head's query and value together: what a query over a key costs."""
     experts: int
     experts_per_token: int
     bytes_per_weight: float
@@ -88,10 +90,13 @@ class ModelShape:
 
     @property
     def attention_flops_per_pair(self) -> float:
-        """FLOPs of one query over one key in all layers that keep KV: two products."""
+        """FLOPs of one query over one key in all layers that keep KV: two products.
+
+        Layers with a window count in full: for prompts beyond it this is too much.
+        """
         facts = self.facts
         layers = facts.full_layers + facts.sliding_layers
-        return 4.0 * layers * facts.attention_heads * facts.head_dim
+        return 2.0 * layers * facts.attention_heads * self.attention_width
 
     @property
     def longest_context(self) -> int | None:
@@ -180,6 +185,7 @@ def shape_from_config(config: dict[str, Any], source: str, weights: int = 0) -> 
         parameters=total + routed + embedding,
         active_parameters=met,
         expert_parameters=routed,
+        attention_width=_attention_width(inner, facts),
         experts=experts,
         experts_per_token=active,
         bytes_per_weight=per_weight,
@@ -187,6 +193,13 @@ def shape_from_config(config: dict[str, Any], source: str, weights: int = 0) -> 
         computes_fp8=fp8,
         quantisation=method,
     )
+
+
+def _attention_width(config: Mapping[str, Any], facts: ModelFacts) -> int:
+    if facts.is_mla:  # prefill computes with the keys unfolded
+        names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        return sum(count(config, name) for name in names)
+    return 2 * facts.head_dim
 
 
 def _attention_parameters(config: Mapping[str, Any], facts: ModelFacts, hidden: int) -> float:

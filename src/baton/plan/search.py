@@ -24,7 +24,6 @@ from baton.plan.bounds import (
 )
 from baton.plan.layouts import EngineKind, Group, Layout, lay_out
 from baton.plan.simulator import EngineLimits, Fleet, FleetSettings
-from baton.plan.traffic import WARM_UP
 from baton.plan.tried import Tried, bound_of, shown_s, story_of
 
 if TYPE_CHECKING:
@@ -230,7 +229,7 @@ class Search:
             if tried.meets:
                 self._trim(prefill, decode, readers, writers)
                 return
-            since = self.traffic.span_s * WARM_UP
+            since = self.traffic.warm_up_s
             slow_answers = (tried.tpot_s or math.inf) > self.promise.tpot_s
             waits_for_decode = outcome.mean("handoff_s", since) - self._handoff(layout).seconds(
                 prefill.costs.kv.of(round(self.traffic.mean_prompt))
@@ -321,7 +320,7 @@ class Search:
                 for pool in pools
             ]  # fmt: skip
         outcome = Fleet(pools, FleetSettings()).play(self.traffic.requests)
-        since = self.traffic.span_s * WARM_UP
+        since = self.traffic.warm_up_s
         promise = self.promise
         ttft = outcome.ttft(promise.percentile, since)
         tpot = outcome.tpot(promise.percentile, since)

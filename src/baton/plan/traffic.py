@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WARM_UP = 0.1
-"""Share of the time that is not counted: the fleet is empty at its begin."""
+"""Share of made-up traffic's time that is not counted: the fleet is empty at its begin. Of a trace
+everything counts: its begin may be what matters."""
 _FORMS = (
     ("arrival_s", "prompt_tokens", "output_tokens"),
     ("timestamp", "input_length", "output_length"),
@@ -41,6 +42,8 @@ class Traffic:
 
     requests: tuple[Request, ...]
     source: str
+    warm_up_s: float = 0.0
+    """Requests that arrive before do not count."""
 
     @cached_property
     def span_s(self) -> float:
@@ -122,7 +125,7 @@ def made_up(
         now += chance.expovariate(rate_rps)
     what = f"{rate_rps:g} requests/s (Poisson), {prompt_tokens} tokens in, {output_tokens} out"
     spread_text = f", spread {spread:g}" if spread else ""
-    return Traffic(tuple(requests), what + spread_text)
+    return Traffic(tuple(requests), what + spread_text, WARM_UP * requests[-1].arrival_s)
 
 
 def _length(chance: random.Random, mean: int, spread: float) -> int:

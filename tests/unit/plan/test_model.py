@@ -93,3 +93,11 @@ def test_what_is_no_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelUnavailable, match="could not be read") as caught:
         load_model("someone/something")
     assert "config.json" in caught.value.cure
+
+
+def test_attention_costs_what_its_heads_are_wide() -> None:
+    """MLA's heads have 192 for keys and 128 for values: not hidden size over heads."""
+    qwen = shape_from_config(QWEN3_8B, "m")
+    assert qwen.attention_flops_per_pair == 4 * 36 * 32 * 128
+    deepseek = shape_from_config(DEEPSEEK_V3, "m")
+    assert deepseek.attention_flops_per_pair == 2 * 61 * 128 * (192 + 128)

@@ -16,6 +16,7 @@ from baton.plan.judge import Plan, engine_kinds, judge, what_would
 from baton.plan.layouts import Group, lay_out
 from baton.plan.model import shape_from_config
 from baton.plan.search import Search
+from baton.plan.simulator import Request
 from baton.plan.traffic import Traffic, made_up
 from tests.unit.plan.shapes import LLAMA_70B, QWEN3_8B
 
@@ -159,6 +160,16 @@ def test_an_unknown_price_stays_unknown() -> None:
     assert plan.best.usd_per_million_tokens is None
     assert any("--price" in note for note in plan.notes)
     assert math.isfinite(unpriced.cost(plan.best.layout)[0])
+
+
+def test_of_a_trace_every_request_counts_and_of_made_up_traffic_not_the_first() -> None:
+    """A fleet that is empty at first flatters made-up traffic; a short trace would lose much."""
+    trace = Traffic((Request(0.0, 30_000, 10), Request(1.0, 10, 10)), "two")
+    shape = shape_from_config(QWEN3_8B, "model")
+    kinds, _ = engine_kinds(shape, [find_hardware("L40S")], trace.longest)
+    plan = judge(Search(trace, Promise(1.0, 0.1), kinds, PRICES), [], "modelled", [])
+    assert plan.best is None
+    assert made_up(prompt_tokens=1, output_tokens=1, rate_rps=1, count=99).warm_up_s > 0
 
 
 def test_the_same_question_has_the_same_answer() -> None:

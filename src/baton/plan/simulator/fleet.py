@@ -74,7 +74,8 @@ class FleetSettings:
 
     max_open_per_engine: int = 1 << 30
     first_token_early: bool = False
-    """Whether prefill's own token is the caller's first (decision 0015)."""
+    """Whether prefill's own token is the caller's first (decision 0015). Decode is played as if it
+    had that token still to write: the end comes one step late."""
     failures: tuple[Failure, ...] = ()
     ttft_s: float = float("inf")
     """What pools that scale are scaled for."""
@@ -328,6 +329,11 @@ class Fleet:
         for job in again:
             job.held_by = job.placed = None
             job.to_read, job.read = job.tokens, 0
+        # What was kept for the lost is free: nothing else would tell those that wait for it.
+        for engines in self._engines.values():
+            for other in engines:
+                if other.up:
+                    self.has_room(other, now)
         self._let_in()
 
     def _forget(self, engine: Engine, job: Job) -> None:
