@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,7 +133,7 @@ def main() -> None:
         traffic = fitting(traffic, profile.engine.max_model_len)
         measured = asyncio.run(load(asked.url, asked.decode_url, traffic))
         said = predicted(profile, traffic, apart=asked.decode_url is not None)
-        figures[traffic.source] = compared(measured, said)
+        figures[traffic.source] = {"load_average": os.getloadavg()[0], **compared(measured, said)}
     write(figures, asked.json)
 
 

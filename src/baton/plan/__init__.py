@@ -6,8 +6,9 @@ them from what `measure` has measured on a running engine ("measured"); `costs` 
 seconds of a step, bytes of KV, seconds of a handoff. `traffic` is a trace or a made-up one.
 
 `simulator` plays a trace against a fleet. `layouts` says what a fleet is made of and what it costs
-an hour, `bounds` what no simulation is needed for, `search` tries layouts (`tried` is what it keeps of
-each), `judge` says which is cheapest, why the others fail, and whether P/D pays; `app_yaml` writes the winner down.
+an hour, `bounds` what no simulation is needed for; `search` tries layouts and keeps of each what
+`tried` says; `judge` says which is cheapest, why the others fail, and whether P/D pays; `app_yaml`
+writes the winner down.
 
 What it knows and what it cannot know is in docs/guides/planning.md; why it is made this way in
 docs/decisions/0020-planning.md.

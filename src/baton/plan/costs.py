@@ -68,6 +68,7 @@ class StepCosts:
         kv: Bytes that a sequence keeps.
         kv_capacity_bytes: KV that the engine has room for.
         request_s: What a request takes beside its steps: HTTP, tokenizing, the first scheduling.
+        wake_s: How much longer the first step of an engine takes that had nothing to do.
     """
 
     base: Callable[[int, int], float] = field(repr=False)
@@ -76,6 +77,7 @@ class StepCosts:
     kv: KvShape
     kv_capacity_bytes: float
     request_s: float = 0.0
+    wake_s: float = 0.0
     _decode: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def decode_base_s(self, sequences: int) -> float:
@@ -105,8 +107,9 @@ class StepCosts:
         first = self.decode_base_s(sequences) + self.kv_byte_s * kv_bytes
         half = self.kv_byte_s * self.kv.per_token * sequences / 2
         linear = first - half
-        root = linear + math.sqrt(linear * linear + 4 * half * seconds)
-        if root <= 0:
+        square = linear * linear + 4 * half * seconds
+        root = linear + math.sqrt(square) if square > 0 else 0.0
+        if seconds <= 0 or root <= 0:
             return 1
         # A boundary that has just been reached must not count as one more step.
         return max(1, math.ceil(2 * seconds / root - 1e-9))

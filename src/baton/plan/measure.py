@@ -52,6 +52,8 @@ class Grid:
     prefill_batches: tuple[int, ...] = (1, 4)
     decode_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     rounds: int = 3
+    pause_s: float = 0.5
+    """How long an engine is left alone before it is asked how soon it wakes."""
     longest: int | None = None
 
     def lengths_for(self, max_model_len: int | None) -> list[int]:
@@ -156,6 +158,7 @@ async def measure(
             )
         try:
             prefill = await _prefill(prober, grid, lengths, say)
+            wake_s = await _wake(prober, grid, prefill[0], say)
             decode = await _decode(prober, grid, lengths, longest, say)
             handoff: tuple[HandoffPoint, ...] = ()
             if decode_url is not None:
@@ -182,6 +185,7 @@ async def measure(
         prefill=prefill,
         decode=decode,
         handoff=handoff,
+        wake_s=wake_s,
     )
 
 
@@ -208,6 +212,20 @@ def _prefill_point(tokens: int, batch: int, seconds: Sequence[float]) -> Prefill
     return PrefillPoint(
         tokens=tokens, batch=batch, seconds=statistics.median(seconds), samples=len(seconds)
     )
+
+
+async def _wake(
+    prober: Prober, grid: Grid, shortest: PrefillPoint, say: Callable[[str], None]
+) -> float:
+    """The same prompt length as `shortest`, but after a pause: engines and CPUs fall asleep."""
+    seconds = []
+    for _ in range(2 * grid.rounds):
+        await asyncio.sleep(grid.pause_s)
+        body = prober.body(prober.prompt(shortest.tokens), 1)
+        seconds.append((await prober.answer(body))[0])
+    wake_s = max(statistics.median(seconds) - shortest.seconds, 0.0)
+    say(f"after a pause of {grid.pause_s:g} s: {1e3 * wake_s:.1f} ms more")
+    return wake_s
 
 
 async def _decode(

@@ -79,6 +79,8 @@ class Profile(Frozen):
     prefill: tuple[PrefillPoint, ...] = Field(min_length=2)
     decode: tuple[DecodePoint, ...] = Field(min_length=1)
     handoff: tuple[HandoffPoint, ...] = ()
+    wake_s: float = Field(default=0.0, ge=0)
+    """How much longer a first token takes when the engine had nothing to do for a while."""
 
     @model_validator(mode="after")
     def _lengths_differ(self) -> Self:
@@ -113,6 +115,7 @@ class Profile(Frozen):
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
             request_s=fixed - launch_s,
+            wake_s=self.wake_s,
         )
 
     def handoff_cost(self) -> HandoffCost | None:

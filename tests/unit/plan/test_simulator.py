@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -195,6 +196,15 @@ def test_pools_grow_with_the_load_and_shrink_after_it() -> None:
     alive = [e for e in fleet._engines["prefill"] if e.up and not e.draining]
     assert len(alive) == 1
     assert outcome.engine_s["prefill"] < 3 * outcome.ended_s
+
+
+def test_an_engine_that_had_nothing_to_do_takes_longer_to_begin() -> None:
+    """Once: whoever comes while it works waits for no waking."""
+    each = replace(EACH, wake_s=0.5)
+    outcome = Fleet([Pool("both", each, (0,))]).play([Request(0, 1000, 3), Request(0.55, 1000, 1)])
+    first, second = outcome.served
+    assert first.ttft_s == pytest.approx(0.6)
+    assert second.ttft_s == pytest.approx(0.05 + 0.1 + 0.011)
 
 
 def test_admission_holds_requests_at_the_gateway() -> None:

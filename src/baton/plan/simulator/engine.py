@@ -164,7 +164,7 @@ class Engine:
         if not self.up:
             return
         if not self._busy:
-            self._plan(now)
+            self._plan(now, self.costs.wake_s)
         elif self._leap and self._steps > 1:
             self._cut(now)
 
@@ -258,7 +258,7 @@ class Engine:
         self._context_fixed += job.fixed_bytes
         heapq.heappush(self._ends, (job.joined_at + job.output, job.ident, job, job.epoch))
 
-    def _plan(self, now: float) -> None:
+    def _plan(self, now: float, wake_s: float = 0.0) -> None:
         fresh = []
         while self.arrived:
             job = self.arrived.popleft()
@@ -271,6 +271,7 @@ class Engine:
         batch, context = len(self.running), self._context
         if not self._chunks and not batch:
             return
+        now += wake_s
         self._busy, self._since = True, now
         self._version += 1
         if self._chunks:
