@@ -48,7 +48,13 @@ def test_a_model_that_fits_one_gpu_at_low_traffic_gets_dont() -> None:
 def test_p_d_is_chosen_where_it_takes_clearly_less() -> None:
     """Long prompts and a TPOT that steps with prompts in them break."""
     plan, search = planned(
-        "H200", prompt_tokens=8000, output_tokens=200, rate_rps=10, ttft_s=1.5, tpot_s=0.0085, count=400
+        "H200",
+        prompt_tokens=8000,
+        output_tokens=200,
+        rate_rps=10,
+        ttft_s=1.5,
+        tpot_s=0.0085,
+        count=400,
     )
     together, apart = search.best(disaggregated=False), search.best(disaggregated=True)
     assert apart is not None
@@ -61,8 +67,8 @@ def test_p_d_is_chosen_where_it_takes_clearly_less() -> None:
 def test_a_handoff_that_never_ends_never_wins() -> None:
     """The same plan with zero bandwidth is without P/D, and fabric is the reason."""
     plan, search = planned(
-        "H200", prompt_tokens=8000, output_tokens=200, rate_rps=10, ttft_s=1.5, tpot_s=0.0085, count=400,
-        handoff=HandoffCost(0.0, 0.0),
+        "H200", prompt_tokens=8000, output_tokens=200, rate_rps=10, count=400, ttft_s=1.5,
+        tpot_s=0.0085, handoff=HandoffCost(0.0, 0.0),
     )  # fmt: skip
     assert plan.disaggregate is False
     assert search.best(disaggregated=True) is None
