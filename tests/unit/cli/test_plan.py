@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LOW = ["--isl", "2000", "--osl", "100", "--rate", "0.5", "--slo-ttft", "1", "--slo-tpot", "0.05"]
 # Long prompts at a pace that steps with prompts in them break.
 HIGH = [
-    *["--isl", "8000", "--osl", "200", "--rate", "10", "--slo-ttft", "1.5", "--slo-tpot", "0.0085"]
-]
+    "--isl", "8000", "--osl", "200", "--rate", "10", "--slo-ttft", "1.5", "--slo-tpot", "0.0085"
+]  # fmt: skip
 
 
 @pytest.fixture
