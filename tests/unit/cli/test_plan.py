@@ -83,7 +83,7 @@ def test_text_says_why_and_where_figures_are_from(model: str) -> None:
     out = plan(model, "--gpu", "p5", *LOW).stdout
     assert out.startswith("Don't. One GPU is enough")
     assert "basis: modelled" in out
-    assert "note: H100: NVIDIA H100 SXM datasheet" in out
+    assert "note: H100: lzwjava.github.io" in out
     assert "TTFT p90" in out
 
 
