@@ -12,6 +12,12 @@ Every error that a person may see gives fact, place and cure::
     ├── NotRunning                 nothing of that name runs here
     ├── DemoFailed                 the scripted first run did not hold
     ├── DrillFailed                something was lost in a drill, or the drill proved nothing
+    ├── PlanImpossible             nothing can be planned from what was given
+    │   ├── DeviceUnknown          a GPU or instance type that is not in the table
+    │   ├── ModelFitsNowhere       no device that was named holds the model
+    │   ├── TrafficRefused         a trace, or a rate and lengths, that make no traffic
+    │   └── ProfileRefused         a profile that cannot be read, or is of other versions
+    ├── MeasurementFailed          an engine that gave no usable times to `baton profile`
     └── GatewayError               has an HTTP status and an OpenAI error type
         ├── RequestRefused         400: the caller's request is wrong
         │   ├── MethodRefused      405
@@ -115,6 +121,32 @@ class DemoFailed(BatonError):
 
 class DrillFailed(BatonError):
     """Something was lost in a drill, or the drill proved nothing."""
+
+
+class PlanImpossible(BatonError):
+    """Nothing can be planned from what was given."""
+
+    exit_status = 2
+
+
+class DeviceUnknown(PlanImpossible):
+    """A GPU or instance type that is not in the table."""
+
+
+class ModelFitsNowhere(PlanImpossible):
+    """No device that was named holds the model and the KV of one request."""
+
+
+class TrafficRefused(PlanImpossible):
+    """A trace, or a rate and lengths, that make no traffic."""
+
+
+class ProfileRefused(PlanImpossible):
+    """A profile that cannot be read, or was measured with other versions."""
+
+
+class MeasurementFailed(BatonError):
+    """An engine that gave no usable times to `baton profile`."""
 
 
 class GatewayError(BatonError):

@@ -22,6 +22,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "engine": ("baton.cli.engine", "Start one engine (simulated) behind vLLM's HTTP protocol."),
     "explain": ("baton.cli.explain", "Say why a rule exists and where it comes from."),
     "gateway": ("baton.cli.gateway", "Start a gateway in front of engines that already run."),
+    "plan": ("baton.cli.plan", "Say which engines, how many, and whether to disaggregate."),
+    "profile": ("baton.cli.profile", "Measure a running engine, for `baton plan`."),
     "schema": ("baton.cli.schema", "Print the JSON Schema of the YAML, for editors."),
     "status": ("baton.cli.status", "List what runs: replicas, roles, backends, load, health."),
     "up": ("baton.cli.up", "Deploy a YAML and wait for its first real handoff."),

@@ -34,17 +34,27 @@ def fetch_facts(
     env = os.environ if env is None else env
     if not _NAME.fullmatch(name):
         raise Unreachable(f"`{name}` is no name of a hub model")
-    config = _get_json(name, "config.json", revision, env)
+    config = get_json(name, "config.json", revision, env)
     if not isinstance(config, dict):
         raise Unreachable(f"config.json of {name} is no mapping")
     try:
-        index = _get_json(name, "model.safetensors.index.json", revision, env)
+        index = get_json(name, "model.safetensors.index.json", revision, env)
     except Unreachable:
         index = None  # a small model has one file and no index
     return facts_from_config(config, name, total_size(index))
 
 
-def _get_json(name: str, file: str, revision: str | None, env: Mapping[str, str]) -> Any:
+def get_json(
+    name: str, file: str, revision: str | None = None, env: Mapping[str, str] | None = None
+) -> Any:
+    """One small JSON file of a hub model.
+
+    Raises:
+        Unreachable: When there is no such file or model, no access, or no network.
+    """
+    env = os.environ if env is None else env
+    if not _NAME.fullmatch(name):
+        raise Unreachable(f"`{name}` is no name of a hub model")
     import httpx  # noqa: PLC0415 - only with --online
 
     endpoint = env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")

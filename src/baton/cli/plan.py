@@ -1,0 +1,192 @@
+"""`baton plan`: which engines, how many, on what, and whether to disaggregate at all.
+
+Exit status 0: a layout keeps the promise. 1: none does (the output says by how much, and what
+would). 2: nothing could be planned from what was given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from baton.errors import TrafficRefused
+
+if TYPE_CHECKING:
+    from baton.plan.bounds import Promise
+    from baton.plan.devices import Hardware
+    from baton.plan.judge import Plan
+    from baton.plan.layouts import EngineKind
+    from baton.plan.model import ModelShape
+    from baton.plan.profile_file import Profile
+    from baton.plan.traffic import Traffic
+    from baton.plan.tried import Tried
+
+UNMET = 1
+
+
+@click.command()
+@click.option("--model", "source", required=True, help="Hugging Face id, folder, or config.json.")
+@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="H100, p5, p5.48xlarge, …")
+@click.option("--trace", type=click.Path(path_type=Path), help="JSON Lines or CSV of requests.")
+@click.option("--isl", type=int, help="Tokens of a prompt (mean).")
+@click.option("--osl", type=int, help="Tokens of an answer (mean).")
+@click.option("--rate", type=float, help="Requests a second.")
+@click.option("--spread", type=float, default=0.0, help="Of lengths: deviation over mean.")
+@click.option("--slo-ttft", "ttft_s", type=click.FloatRange(0, min_open=True), required=True,
+              help="Seconds to the first token.")  # fmt: skip
+@click.option("--slo-tpot", "tpot_s", type=click.FloatRange(0, min_open=True), required=True,
+              help="Seconds a token after it.")  # fmt: skip
+@click.option("--percentile", type=click.FloatRange(1, 99.9), default=90.0, show_default=True,
+              help="Share of requests that must keep each.")  # fmt: skip
+@click.option("--profile", "profile_path", type=click.Path(path_type=Path),
+              help="What `baton profile` measured, instead of published figures.")  # fmt: skip
+@click.option("--any-versions", is_flag=True, help="Take a profile of other versions.")
+@click.option("--price", "prices", multiple=True, metavar="NAME=USD",
+              help="Dollars an hour of an instance type, or of one GPU.")  # fmt: skip
+@click.option("--max-gpus", type=click.IntRange(1, 4096), default=64, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the made-up arrivals.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan as a YAML.")
+def command(
+    *, source: str, gpus: tuple[str, ...], trace: Path | None, isl: int | None, osl: int | None,
+    rate: float | None, spread: float, ttft_s: float, tpot_s: float, percentile: float,
+    profile_path: Path | None, any_versions: bool, prices: tuple[str, ...], max_gpus: int,
+    seed: int, as_json: bool, output: Path | None,
+) -> None:  # fmt: skip
+    """Find the cheapest layout that keeps a promise, and say whether P/D pays."""
+    from baton.plan.app_yaml import app_yaml
+    from baton.plan.bounds import Promise
+    from baton.plan.judge import judge, what_would
+    from baton.plan.model import load_model
+    from baton.plan.profile_file import read_profile
+    from baton.plan.search import Search
+
+    profile = None if profile_path is None else read_profile(
+        profile_path, any_versions=any_versions)  # fmt: skip
+    if not gpus and profile is None:
+        raise click.UsageError("name at least one --gpu, or give a --profile")
+    priced = _prices(prices)
+    model = load_model(source)
+    traffic = _traffic(trace, isl, osl, rate, spread, seed)
+    _check_length(traffic, model)
+    promise = Promise(ttft_s, tpot_s, percentile / 100)
+    hardware = _hardware(gpus)
+    kinds, refused, notes = _kinds(model, hardware, traffic, profile)
+    search = Search(
+        traffic, promise, kinds, priced, max_gpus,
+        handoff=profile.handoff_cost() if profile is not None else None,
+    )  # fmt: skip
+    if traffic.source and not as_json:
+        click.echo(f"{model.name}, {traffic.source}", err=True)
+    plan = judge(search, refused, "measured" if profile is not None else "modelled", notes)
+    would = "" if plan.best is not None or profile is not None else what_would(
+        model, traffic, promise)  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({**plan.as_dict(), "what_would": would or None}, indent=2))
+    else:
+        click.echo(_text(plan, would, promise))
+    if plan.best is None or plan.best.layout is None:
+        sys.exit(UNMET)
+    if output is not None:
+        text = app_yaml(plan.best.layout, model, promise, traffic.longest, plan.why)
+        output.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {output}", err=True)
+
+
+def _prices(asked: tuple[str, ...]) -> dict[str, float]:
+    from baton.plan.devices import find_hardware
+
+    found = {}
+    for one in asked:
+        name, _, value = one.rpartition("=")
+        try:
+            usd = float(value)
+        except ValueError:
+            usd = -1.0
+        if not name or not 0 < usd < float("inf"):
+            raise click.BadParameter(f"`{one}` is not NAME=USD", param_hint="--price")
+        hardware = find_hardware(name)
+        instance = hardware.instances[0].name
+        found[instance if name.lower() == instance else hardware.gpu.name] = usd
+    return found
+
+
+def _traffic(  # noqa: PLR0917 - the options, as they are
+    trace: Path | None, isl: int | None, osl: int | None, rate: float | None, spread: float,
+    seed: int,
+) -> Traffic:  # fmt: skip
+    from baton.plan.traffic import made_up, read_trace
+
+    if trace is not None:
+        if isl is not None or osl is not None or rate is not None:
+            raise click.UsageError("give a --trace, or --isl, --osl and --rate; not both")
+        return read_trace(trace)
+    if isl is None or osl is None or rate is None:
+        raise click.UsageError("give a --trace, or all of --isl, --osl and --rate")
+    return made_up(prompt_tokens=isl, output_tokens=osl, rate_rps=rate, spread=spread, seed=seed)
+
+
+def _check_length(traffic: Traffic, model: ModelShape) -> None:
+    longest = model.longest_context
+    if longest is not None and traffic.longest > longest:
+        raise TrafficRefused(
+            f"the longest request has {traffic.longest:,} tokens, and {model.name} takes "
+            f"{longest:,}",
+            cure="leave out what the model cannot serve",
+        )
+
+
+def _hardware(gpus: tuple[str, ...]) -> list[Hardware]:
+    from baton.plan.devices import find_hardware
+
+    found = [find_hardware(name) for name in gpus]
+    return list({hardware.gpu.name: hardware for hardware in found}.values())
+
+
+def _kinds(
+    model: ModelShape, hardware: list[Hardware], traffic: Traffic, profile: Profile | None
+) -> tuple[list[EngineKind], list[Tried], list[str]]:
+    from baton.plan.judge import engine_kinds, measured_kind, modelled_notes
+
+    if profile is None:
+        kinds, refused = engine_kinds(model, hardware, traffic.longest)
+        return kinds, refused, modelled_notes(kinds, model)
+    kind, notes = measured_kind(profile, hardware, model, traffic)
+    return [kind], [], notes
+
+
+def _text(plan: Plan, would: str, promise: Promise) -> str:
+    share = f"{100 * promise.percentile:g}"
+    lines = [plan.why]
+    if would:
+        lines.append(would)
+    head = (
+        f"{'':6}{f'TTFT p{share}':>10}{f'TPOT p{share}':>10}{'good/s':>9}{'USD/Mtok':>10}  layout"
+    )
+    lines += ["", head]
+    for tried in plan.layouts:
+        mark = "ok" if tried.meets else "no"
+        lines.append(
+            f"{mark:<6}{_cell(tried.ttft_s, 's')}{_cell(tried.tpot_s, 'ms')}"
+            f"{_plain(tried.goodput_rps, 9)}{_plain(tried.usd_per_million_tokens, 10)}"
+            f"  {tried.name}"
+        )
+        if not tried.meets:
+            lines.append(f"      {tried.bound}: {tried.why}")
+    lines += ["", f"basis: {plan.basis}; {plan.simulations} simulations"]
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def _cell(seconds: float | None, unit: str) -> str:
+    if seconds is None or seconds == float("inf"):
+        return f"{'-' if seconds is None else 'never':>10}"
+    return f"{seconds:>8.3f} s" if unit == "s" else f"{1e3 * seconds:>7.1f} ms"
+
+
+def _plain(value: Any, width: int) -> str:
+    return f"{'-' if value is None else f'{value:.3g}':>{width}}"

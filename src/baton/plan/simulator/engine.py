@@ -1,0 +1,391 @@
+"""One engine: continuous batching with chunked prefill, as vLLM schedules it.
+
+Work goes in segments. A segment is either one step that reads prompt tokens beside the running
+batch (as many as the token budget leaves), or a leap: as many decode steps as can be taken before
+something changes, namely a sequence ends or KV runs out. What arrives in a leap cuts it at the end
+of the step under way. When KV runs out, the youngest sequence is preempted and read again later
+(vLLM 0.29 `v1/core/sched/scheduler.py`).
+
+Left out: blocks (KV is counted by token), prefix caches, and scheduling beside the GPU.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from baton.plan.costs import StepCosts
+    from baton.plan.simulator.job import Job
+    from baton.plan.simulator.wires import Wire
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """`max_num_batched_tokens` and `max_num_seqs`."""
+
+    token_budget: int = 8192
+    max_seqs: int = 256
+
+
+class Owner(Protocol):
+    """Who an engine reports to: the fleet."""
+
+    def at(self, when: float, engine: Engine, version: int) -> None:
+        """Wake the engine then, unless its version has moved on."""
+
+    def prefilled(self, engine: Engine, job: Job, now: float) -> None:
+        """A prompt was read by an engine that hands over; its KV is still held."""
+
+    def finished(self, engine: Engine, job: Job, now: float) -> None:
+        """An answer is whole."""
+
+    def has_room(self, engine: Engine, now: float) -> None:
+        """KV or places were freed."""
+
+
+class Engine:
+    """One engine replica."""
+
+    def __init__(
+        self,
+        name: str,
+        costs: StepCosts,
+        limits: EngineLimits,
+        owner: Owner,
+        *,
+        hands_over: bool,
+        node: int,
+        nic: Wire,
+        link: Wire,
+    ) -> None:
+        self.name, self.costs, self.limits = name, costs, limits
+        self.hands_over, self.node, self.nic, self.link = hands_over, node, nic, link
+        self._owner = owner
+        self._per_token = costs.kv.per_token
+        self.up = True
+        self.draining = False
+        self.started_s = 0.0
+        self.open = 0
+        """Requests that are placed here, KV that is held for others left out."""
+        self.queued_tokens = 0
+        self.busy_s = 0.0
+        self.preemptions = 0
+        self.waiting: deque[Job] = deque()
+        self.reading: deque[Job] = deque()
+        self.arrived: deque[Job] = deque()
+        self.pending: deque[Job] = deque()
+        """Decode: prompts that were read elsewhere and for which there is no room yet."""
+        self.incoming: dict[Job, None] = {}
+        self.held: dict[Job, None] = {}
+        self.running: dict[Job, None] = {}
+        self._ends: list[tuple[int, int, Job, int]] = []
+        self._other = 0.0  # bytes of what is read, reserved and held
+        self._context_tokens = 0
+        self._context_fixed = 0.0
+        self._step = 0
+        self._busy = False
+        self._version = 0
+        self._since = 0.0
+        self._leap = False
+        self._steps = 0
+        self._chunks: list[tuple[Job, int]] = []
+
+    # --- memory
+
+    @property
+    def kv_used(self) -> float:
+        """Bytes that are taken."""
+        return self._other + self._context
+
+    @property
+    def _context(self) -> float:
+        return self._per_token * self._context_tokens + self._context_fixed
+
+    def _bytes(self, job: Job) -> float:
+        return self._per_token * (job.prompt + job.made) + job.fixed_bytes
+
+    def fits_now(self, job: Job) -> bool:
+        """Whether the prompt's KV has room, and a step of everybody's growth beside it."""
+        growth = self._per_token * (len(self.running) + len(self.reading) + 1)
+        return self.kv_used + self._bytes(job) + growth <= self.costs.kv_capacity_bytes
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that have a place: running, being read, and on their way here."""
+        return len(self.running) + len(self.reading) + len(self.arrived) + len(self.incoming)
+
+    # --- what comes in
+
+    def submit(self, job: Job, now: float) -> None:
+        """A prompt to be read."""
+        job.placed = self
+        self.open += 1
+        self.queued_tokens += job.to_read
+        self.waiting.append(job)
+        self._poke(now)
+
+    def take(self, job: Job) -> bool:
+        """A prompt that was read elsewhere: whether its KV can come now, or it has to wait."""
+        job.placed = self
+        self.open += 1
+        if self.pending or not self.can_expect(job):
+            self.pending.append(job)
+            return False
+        self.expect(job)
+        return True
+
+    def can_expect(self, job: Job) -> bool:
+        """Whether there is room and a place."""
+        return self.sequences < self.limits.max_seqs and self.fits_now(job)
+
+    def expect(self, job: Job) -> None:
+        """Keep room for KV that is on its way."""
+        self.incoming[job] = None
+        self._other += self._bytes(job)
+
+    def receive(self, job: Job, now: float) -> None:
+        """The KV that was expected is here."""
+        del self.incoming[job]
+        self.arrived.append(job)
+        self._poke(now)
+
+    def let_go(self, job: Job, now: float) -> None:
+        """KV that was held for a handoff is no longer needed."""
+        if job in self.held:
+            del self.held[job]
+            self._other -= self._bytes(job)
+            job.held_by = None
+            self._poke(now)
+
+    def _poke(self, now: float) -> None:
+        if not self.up:
+            return
+        if not self._busy:
+            self._plan(now, self.costs.wake_s)
+        elif self._leap and self._steps > 1:
+            self._cut(now)
+
+    def _cut(self, now: float) -> None:
+        """End the leap with the step that is under way."""
+        batch = len(self.running)
+        steps = self.costs.steps_within(now - self._since, batch, self._context)
+        if steps < self._steps:
+            self._steps = steps
+            self._version += 1
+            ends = self._since + self.costs.decode_s(steps, batch, self._context)
+            self._owner.at(max(ends, now), self, self._version)
+
+    # --- a segment
+
+    def wake(self, now: float, version: int) -> None:
+        """The segment that was planned under this version is over."""
+        if version != self._version or not self.up:
+            return
+        self.busy_s += now - self._since
+        batch = len(self.running)
+        self._step += self._steps
+        self._context_tokens += self._steps * batch
+        over = self._finish(now)
+        over = self._end_chunks(now) or over
+        self._busy = False
+        # Before planning: what the owner sends here now takes part in the next step.
+        if over:
+            self._busy = True
+            self._owner.has_room(self, now)
+            self._busy = False
+        self._plan(now)
+
+    def _finish(self, now: float) -> bool:
+        ends, over = self._ends, False
+        while ends and ends[0][0] <= self._step:
+            _, _, job, epoch = heapq.heappop(ends)
+            if epoch != job.epoch:
+                continue
+            del self.running[job]
+            job.made = job.output
+            self._context_tokens -= job.prompt + job.made
+            self._context_fixed -= job.fixed_bytes
+            self._leave(job)
+            self._owner.finished(self, job, now)
+            over = True
+        return over
+
+    def _leave(self, job: Job) -> None:
+        job.epoch += 1
+        job.placed = None
+        self.open -= 1
+
+    def _end_chunks(self, now: float) -> bool:
+        over = False
+        for job, took in self._chunks:
+            job.read += took
+            self.queued_tokens -= took
+            if job.read < job.to_read:
+                continue
+            self.reading.remove(job)
+            over = self._was_read(job, now) or over
+        self._chunks = []
+        return over
+
+    def _was_read(self, job: Job, now: float) -> bool:
+        """Reading ends with one sampled token. Whether that frees anything."""
+        if self.hands_over and job.output - job.made > 1:
+            # Prefill's own token is not the caller's: decode computes it anew.
+            self.held[job] = None
+            job.held_by = self
+            self._leave(job)
+            job.prefilled_s = now
+            self._owner.prefilled(self, job, now)
+            return True
+        self._other -= self._bytes(job)
+        if job.first_s is None:
+            job.prefilled_s = job.first_s = now
+        job.made += 1
+        if job.made >= job.output:
+            self._leave(job)
+            self._owner.finished(self, job, now)
+            return True
+        self._run(job)
+        return False
+
+    def _run(self, job: Job) -> None:
+        self.running[job] = None
+        job.joined_at = self._step - job.made
+        self._context_tokens += job.prompt + job.made
+        self._context_fixed += job.fixed_bytes
+        heapq.heappush(self._ends, (job.joined_at + job.output, job.ident, job, job.epoch))
+
+    def _plan(self, now: float, wake_s: float = 0.0) -> None:
+        fresh = []
+        while self.arrived:
+            job = self.arrived.popleft()
+            self._other -= self._bytes(job)
+            self._run(job)
+            if job.first_s is None:
+                fresh.append(job)
+        self._make_room()
+        self._chunks = self._next_chunks(now) if self.waiting or self.reading else []
+        batch, context = len(self.running), self._context
+        if not self._chunks and not batch:
+            return
+        now += wake_s
+        self._busy, self._since = True, now
+        self._version += 1
+        if self._chunks:
+            tokens, pairs = 0, 0.0
+            for job, take in self._chunks:
+                tokens += take
+                pairs += take * (job.read + take / 2)
+            first = self.costs.step_s(tokens, pairs, batch, context)
+            self._leap, self._steps, ends = False, 1, now + first
+        else:
+            self._leap, self._steps = True, self._leap_steps(batch)
+            ends = now + self.costs.decode_s(self._steps, batch, context)
+            first = self.costs.decode_s(1, batch, context)
+        for job in fresh:
+            if job in self.running:
+                job.first_s = now + first
+        self._owner.at(ends, self, self._version)
+
+    def _leap_steps(self, batch: int) -> int:
+        ends = self._ends
+        while ends[0][3] != ends[0][2].epoch:
+            heapq.heappop(ends)
+        steps = ends[0][0] - self._step
+        growth = self._per_token * batch
+        if growth > 0:
+            free = self.costs.kv_capacity_bytes - self.kv_used
+            # In this order: room may be without end.
+            steps = int(min(steps, free / growth))
+        return max(steps, 1)
+
+    def _make_room(self) -> None:
+        """Preempt the youngest until each running sequence has room for one more token."""
+        while self.running:
+            growth = self._per_token * len(self.running)
+            if self.kv_used + growth <= self.costs.kv_capacity_bytes:
+                return
+            self._preempt(next(reversed(self.running)))
+
+    def _preempt(self, job: Job) -> None:
+        del self.running[job]
+        job.made = self._step - job.joined_at
+        self._context_tokens -= job.prompt + job.made
+        self._context_fixed -= job.fixed_bytes
+        job.epoch += 1
+        job.to_read, job.read = job.tokens, 0
+        job.preempted += 1
+        self.preemptions += 1
+        self.queued_tokens += job.to_read
+        self.waiting.appendleft(job)
+
+    def _next_chunks(self, now: float) -> list[tuple[Job, int]]:
+        budget = self.limits.token_budget - len(self.running)
+        chunks: list[tuple[Job, int]] = []
+        for job in self.reading:
+            if budget <= 0:
+                return chunks
+            take = min(job.to_read - job.read, budget)
+            chunks.append((job, take))
+            budget -= take
+        while budget > 0 and self.waiting and self.sequences < self.limits.max_seqs:
+            job = self.waiting[0]
+            if not self.fits_now(job):
+                break
+            self.waiting.popleft()
+            self.reading.append(job)
+            self._other += self._bytes(job)
+            if job.started_s is None:
+                job.started_s = now
+            take = min(job.to_read - job.read, budget)
+            chunks.append((job, take))
+            budget -= take
+        return chunks
+
+    # --- failure
+
+    def forget(self, job: Job, now: float) -> None:
+        """Its other half is gone: what is kept here for it is of no use."""
+        if job in self.pending:
+            self.pending.remove(job)
+        elif job in self.incoming:
+            self._other -= self._bytes(job)
+            del self.incoming[job]
+        else:
+            self.let_go(job, now)
+            return
+        self._leave(job)
+
+    def fail(self, now: float) -> list[Job]:
+        """Everything is gone. Who was here, with the tokens that their callers have."""
+        lost: list[Job] = []
+        if self._busy and self._leap:
+            done = self.costs.steps_within(now - self._since, len(self.running), self._context) - 1
+            self._step += max(done, 0)
+        for job in self.running:
+            job.made = min(self._step - job.joined_at, job.output - 1)
+            if job.first_s is not None and job.first_s > now:
+                job.first_s, job.made = None, 0
+        queues = (self.running, self.reading, self.waiting, self.arrived, self.incoming,
+                  self.pending, self.held)  # fmt: skip
+        for queue in queues:
+            lost.extend(queue)
+            queue.clear()
+        for job in lost:
+            job.epoch += 1
+            job.placed = job.held_by = None
+            job.to_read, job.read = job.tokens, 0
+        self._ends, self._chunks = [], []
+        self._other = self._context_fixed = 0.0
+        self._context_tokens = self.open = self.queued_tokens = 0
+        self._busy = self.up = False
+        self._version += 1
+        return lost
+
+    def come_back(self, now: float) -> None:
+        """Up again, and empty."""
+        self.up = True
+        self.started_s = now

@@ -1,0 +1,133 @@
+"""`baton plan`: its JSON, its file, its exit status, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from baton.cli.app import cli, main
+from tests.unit.plan.shapes import QWEN3_8B
+from tests.unit.plan.test_profile_file import profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOW = ["--isl", "2000", "--osl", "100", "--rate", "0.5", "--slo-ttft", "1", "--slo-tpot", "0.05"]
+# Long prompts at a pace that steps with prompts in them break.
+HIGH = [
+    "--isl", "8000", "--osl", "200", "--rate", "10", "--slo-ttft", "1.5", "--slo-tpot", "0.0085"
+]  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "qwen3-8b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN3_8B))
+    monkeypatch.chdir(tmp_path)
+    return str(folder)
+
+
+def plan(model: str, *args: str) -> Result:
+    return CliRunner().invoke(cli, ["plan", "--model", model, *args])
+
+
+def refused(model: str, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[Any, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", "--model", model, *args])
+    return caught.value.code, capsys.readouterr().err
+
+
+def test_json_has_the_answer_its_reason_and_each_layout(model: str) -> None:
+    """The keys that scripts read."""
+    result = plan(model, "--gpu", "p5.48xlarge", *LOW, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["disaggregate"] is False
+    assert found["why"].startswith("Don't.")
+    assert found["basis"] == "modelled"
+    keys = {"layout", "gpus", "meets_slo", "ttft_s", "tpot_s", "goodput_rps",
+            "usd_per_million_tokens", "bound"}  # fmt: skip
+    for layout in found["layouts"]:
+        assert keys <= set(layout)
+    best = found["layouts"][0]
+    assert best["meets_slo"] is True
+    assert best["usd_per_million_tokens"] > 0
+
+
+@pytest.mark.parametrize("traffic", [LOW, HIGH])
+@pytest.mark.parametrize("gpu", ["H200", "p5.4xlarge"])
+def test_the_written_file_passes_validation(
+    model: str, tmp_path: Path, traffic: list[str], gpu: str
+) -> None:
+    """With P/D and without, on one instance and on several."""
+    result = plan(model, "--gpu", gpu, *traffic, "-o", "app.yaml")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "app.yaml").read_text()
+    checked = CliRunner().invoke(
+        cli, ["validate", "app.yaml", "--target", "cluster", "--format", "json"]
+    )
+    assert checked.exit_code == 0, checked.output
+    faults = json.loads(checked.stdout)["files"][0]["faults"]
+    assert {fault["severity"] for fault in faults} <= {"note"}
+    apart = traffic is HIGH
+    assert ("baton:build_pd_openai_app" in text) == apart
+    assert ("ray.serve.llm:build_openai_app" in text) == (not apart)
+
+
+def test_text_says_why_and_where_figures_are_from(model: str) -> None:
+    """A table that is read without colour."""
+    out = plan(model, "--gpu", "p5", *LOW).stdout
+    assert out.startswith("Don't. One GPU is enough")
+    assert "basis: modelled" in out
+    assert "note: H100: lzwjava.github.io" in out
+    assert "TTFT p90" in out
+
+
+def test_a_profile_makes_the_basis_measured(model: str, tmp_path: Path) -> None:
+    """No GPU need be named: the engine was measured."""
+    (tmp_path / "profile.json").write_text(profile().model_dump_json())
+    result = plan(model, "--profile", "profile.json", *LOW, "--json")
+    found = json.loads(result.stdout)
+    assert found["basis"] == "measured"
+    assert found["layouts"][0]["meets_slo"] is True
+    assert "measured 2026-11-30" in found["notes"][0]
+
+
+def test_a_promise_that_nothing_keeps_ends_with_1(model: str, tmp_path: Path) -> None:
+    """And writes no file."""
+    result = plan(
+        model, "--gpu", "g5", *LOW[:6], "--slo-ttft", "0.01", "--slo-tpot", "0.05", "-o", "no.yaml"
+    )
+    assert result.exit_code == 1
+    assert "it misses TTFT by" in result.stdout
+    assert "promise less" in result.stdout
+    assert not (tmp_path / "no.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--gpu", "H1000", *LOW], "did you mean `H100`?"),
+        (["--gpu", "H100", "--trace", "trace.csv", *LOW[6:]], "trace.csv:3"),
+        (["--gpu", "H100", "--isl", "50000", *LOW[2:]], "takes 40,960"),
+        (["--gpu", "H100", "--isl", "0", *LOW[2:]], "--isl is 0"),
+        (["--profile", "old.json", *LOW], "vllm 0.24.0 instead of 0.29.0"),
+        (LOW, "--gpu"),
+        (["--gpu", "H100", *LOW[2:]], "--isl, --osl and --rate"),
+        (["--gpu", "H100", "--trace", "trace.csv", *LOW], "not both"),
+        (["--gpu", "H100", "--price", "H100", *LOW], "NAME=USD"),
+    ],
+)
+def test_bad_input_ends_with_2_and_says_what(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    """One line, a place, and a cure."""
+    (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n-1,1,1\n")
+    (tmp_path / "old.json").write_text(profile(versions={"vllm": "0.24.0"}).model_dump_json())
+    status, err = refused(model, capsys, *args)
+    assert status == 2
+    assert said in err

@@ -1,0 +1,65 @@
+"""`baton profile` against simulated engines, whose times are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.engine.simulated import LatencyProfile, SimulatedEngine
+from baton.errors import MeasurementFailed
+from baton.plan.measure import Grid, gaps_together, measure
+
+GRID = Grid(lengths=(64, 256), prefill_batches=(1,), decode_batches=(1, 2), rounds=1, pause_s=0.01)
+
+
+async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
+    """The shape of what comes out; how long it took is a wall clock's business."""
+    latency = LatencyProfile(tpot_s=0.001)
+    async with (
+        SimulatedEngine(
+            role="prefill", engine_id="p", latency=latency, max_model_len=512, secret="s"
+        ) as prefill,
+        SimulatedEngine(
+            role="decode", engine_id="d", latency=latency, max_model_len=512, secret="s"
+        ) as decode,
+    ):
+        said: list[str] = []
+        found = await measure(
+            prefill.url, decode_url=decode.url, secret="s", grid=GRID, say=said.append
+        )
+    assert [(p.tokens, p.batch) for p in found.prefill] == [(64, 1), (256, 1), (448, 1)]
+    assert {(p.batch, p.context > 200) for p in found.decode} == {
+        (1, False), (1, True), (2, False), (2, True),
+    }  # fmt: skip
+    assert [p.tokens for p in found.handoff] == [64, 256, 448]
+    assert found.versions["vllm"] == "0.29.0"
+    assert found.engine.kv_capacity_tokens == 4096 * 16
+    assert found.engine.kv_bytes_per_token == pytest.approx(147_456, rel=0.05)
+    assert found.differences() == []
+    assert len(said) == 11
+    found.step_costs()
+
+
+async def test_an_engine_that_refuses_or_is_not_there_is_an_error_with_its_place() -> None:
+    """A wrong secret, and a port that nobody listens on."""
+    async with SimulatedEngine(role="prefill", engine_id="p", secret="s") as engine:
+        with pytest.raises(MeasurementFailed, match="answers 401"):
+            await measure(engine.url, grid=GRID)
+    with pytest.raises(MeasurementFailed, match="cannot be reached"):
+        await measure(engine.url, grid=GRID)
+
+
+def test_only_gaps_count_in_which_all_streams_ran() -> None:
+    """The first stream was held up by the second one's prompt, and caught up in a burst."""
+    first = [0.0, 1.0, *[5.0] * 4, *(5 + 0.1 * n for n in range(1, 100))]
+    second = [0.0, 5.0, *(5 + 0.1 * n for n in range(1, 100))]
+    assert gaps_together([first, second]) == pytest.approx([0.1, 0.1])
+    assert gaps_together([first[:20], second[:20]]) == []
+    assert gaps_together([[0.0, 1.0], second]) == []
+
+
+def test_lengths_are_those_that_the_engine_takes() -> None:
+    """And nearly the longest of all, where that is much longer."""
+    assert Grid().lengths_for(4096) == [64, 256, 1024, 2048, 4032]
+    assert Grid().lengths_for(40960)[-1] == 32768
+    assert Grid(longest=600).lengths_for(4096) == [64, 256, 536]
+    assert Grid().lengths_for(80) == [16]

@@ -1,0 +1,143 @@
+"""profile.json: what was measured comes back as costs, and other versions are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from baton.errors import ModelFitsNowhere, ProfileRefused
+from baton.plan.devices import find_hardware
+from baton.plan.judge import measured_kind
+from baton.plan.model import shape_from_config
+from baton.plan.profile_file import (
+    DecodePoint,
+    EngineFacts,
+    HandoffPoint,
+    PrefillPoint,
+    Profile,
+    least_squares,
+    read_profile,
+)
+from baton.plan.traffic import made_up
+from tests.unit.plan.shapes import QWEN3_8B
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BYTES = 147_456.0
+
+
+def profile(**more: Any) -> Profile:
+    """An engine that behaves just as the model of it says."""
+    prefill = tuple(
+        PrefillPoint(tokens=n, batch=b, samples=3, seconds=0.012 + 2e-5 * b * n + 5e-10 * b * n * n)
+        for n, b in ((128, 1), (512, 1), (2048, 1), (8192, 1), (512, 4))
+    )
+    decode = tuple(
+        DecodePoint(batch=b, context=n, samples=3, step_s=0.005 + 1e-4 * b + 1e-7 * b * n)
+        for b in (1, 4, 16)
+        for n in (100, 1000)
+    )
+    handoff = tuple(
+        HandoffPoint(tokens=n, samples=3, seconds=0.02 + n * BYTES / 1e10) for n in (512, 8192)
+    )
+    whole = {
+        "format": 1, "measured_at": "2026-11-30", "versions": {"vllm": "0.29.0"},
+        "engine": EngineFacts(model="m", kv_bytes_per_token=BYTES, kv_capacity_tokens=10_000),
+        "prefill": prefill, "decode": decode, "handoff": handoff,
+    }  # fmt: skip
+    return Profile(**{**whole, **more})
+
+
+def test_costs_fitted_to_exact_points_give_them_back() -> None:
+    """Each point within a thousandth, whatever it measures."""
+    for name, measured, fitted in profile().misfits():
+        assert fitted == pytest.approx(measured, rel=1e-3), name
+
+
+def test_what_a_request_takes_beside_its_steps_is_told_apart() -> None:
+    """12 ms fixed, of which a step of one sequence is 5.1."""
+    costs = profile().step_costs()
+    assert costs.request_s == pytest.approx(0.012 - 0.0051, rel=1e-3)
+    assert costs.decode_base_s(8) == pytest.approx(0.0058, rel=1e-3)
+    assert costs.decode_base_s(32) == pytest.approx(0.0082, rel=1e-3)
+    assert costs.kv_capacity_bytes == 10_000 * BYTES
+    handoff = profile().handoff_cost()
+    assert handoff is not None
+    assert handoff.fixed_s == pytest.approx(0.02)
+    assert handoff.bytes_per_s == pytest.approx(1e10)
+
+
+def test_tokens_are_the_unit_where_bytes_are_not_known() -> None:
+    """The same times come out."""
+    known = profile()
+    unknown = profile(engine=EngineFacts(model="m"))
+    for a, b in zip(known.misfits(), unknown.misfits(), strict=True):
+        assert a[2] == pytest.approx(b[2])
+
+
+def test_coefficients_are_never_negative() -> None:
+    """Noise must not make long prompts free."""
+    found = least_squares([[1, 1, 1], [1, 2, 3], [1, 4, 9]], [1.0, 1.5, 1.6])
+    assert min(found) >= 0
+
+
+def test_a_file_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """Nothing is lost on the way."""
+    path = tmp_path / "profile.json"
+    path.write_text(profile().model_dump_json())
+    assert read_profile(path) == profile()
+
+
+def test_a_profile_of_other_versions_is_refused_with_what_differs(tmp_path: Path) -> None:
+    """Unless it is asked for; then the plan says so."""
+    path = tmp_path / "profile.json"
+    path.write_text(profile(versions={"vllm": "0.24.0", "nixl": "1.3.2"}).model_dump_json())
+    with pytest.raises(ProfileRefused, match=r"vllm 0\.24\.0 instead of 0\.29\.0") as caught:
+        read_profile(path)
+    assert "--any-versions" in caught.value.cure
+    old = read_profile(path, any_versions=True)
+    traffic = made_up(prompt_tokens=100, output_tokens=10, rate_rps=1)
+    _, notes = measured_kind(old, [], shape_from_config(QWEN3_8B, "m"), traffic)
+    assert any("another version: vllm 0.24.0" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("{", "no profile"), ("{}", "no profile: format"), ("[]", "no profile"),
+        ('{"format": 2}', "no profile"),
+    ],
+)  # fmt: skip
+def test_what_is_no_profile_is_refused(tmp_path: Path, text: str, fact: str) -> None:
+    """With what is wrong in it."""
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ProfileRefused, match=fact):
+        read_profile(path)
+    with pytest.raises(ProfileRefused, match="cannot be read"):
+        read_profile(tmp_path / "missing.json")
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    """It may mean something else."""
+    path = tmp_path / "profile.json"
+    path.write_text(profile(format=2).model_dump_json())
+    with pytest.raises(ProfileRefused, match="has format 2"):
+        read_profile(path)
+
+
+def test_a_profile_of_one_gpu_does_not_plan_another() -> None:
+    """Nor a request that its KV has no room for, nor another model without a word."""
+    traffic = made_up(prompt_tokens=100, output_tokens=10, rate_rps=1)
+    shape = shape_from_config(QWEN3_8B, "m")
+    measured = profile(engine=EngineFacts(model="m", gpu="H200", kv_bytes_per_token=9.0))
+    with pytest.raises(ProfileRefused, match="measured on H200"):
+        measured_kind(measured, [find_hardware("H100")], shape, traffic)
+    kind, notes = measured_kind(measured, [find_hardware("H200")], shape, traffic)
+    assert kind.hardware.gpu.name == "H200"
+    assert any("is it of this model?" in note for note in notes)
+    long = made_up(prompt_tokens=20_000, output_tokens=10, rate_rps=1)
+    with pytest.raises(ModelFitsNowhere, match="10,000 tokens of KV"):
+        measured_kind(profile(), [], shape, long)
