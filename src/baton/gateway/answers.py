@@ -26,6 +26,19 @@ def way_headers(timeline: Timeline) -> list[Header]:
     return headers
 
 
+def wants_timing(caller: Caller) -> bool:
+    """Whether the caller asked for the request's timeline."""
+    return caller.header(b"x-baton-timing") == b"1"
+
+
+def last_headers(timeline: Timeline, caller: Caller) -> list[Header]:
+    """Headers of an answer that ends the request: its way, and its timeline if asked for."""
+    headers = way_headers(timeline)
+    if wants_timing(caller):
+        headers.append((b"x-baton-timing", timeline.as_json().encode()))
+    return headers
+
+
 async def answer_error(
     caller: Caller, error: GatewayError, route: Route | None, headers: Sequence[Header] = ()
 ) -> None:

@@ -28,12 +28,14 @@ from baton.errors import (
 )
 from baton.gateway import own_routes
 from baton.gateway.admission import Admission, HeldBodies
-from baton.gateway.answers import answer_error, answer_fault, answer_rejection, way_headers
+from baton.gateway.answers import answer_error, answer_fault, answer_rejection, last_headers
 from baton.gateway.auth import Keys
+from baton.gateway.books import Books
 from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
+from baton.gateway.federation import Federation
 from baton.gateway.first_token import Ordinary, plan
 from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
@@ -49,6 +51,7 @@ from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight, Router, release_takers
 from baton.gateway.ways import Ways
 from baton.observe.metrics import GatewayMetrics
+from baton.observe.otlp import Tracer
 from baton.observe.timeline import Timeline, TimelineRing
 
 if TYPE_CHECKING:
@@ -63,7 +66,6 @@ if TYPE_CHECKING:
     from baton.spec.schema import BatonBlock
 
 log = logging.getLogger("baton.gateway")
-access = logging.getLogger("baton.gateway.access")
 
 SETTLES_S = 30.0
 """So long a gateway that has just started waits for prefill before it calls itself ready."""
@@ -111,8 +113,11 @@ class GatewayApp:
     ) -> None:
         self.settings = settings
         self.directory = directory
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(settings.slo)
         self.timelines = TimelineRing()
+        self.federation = Federation()
+        self._tracer = Tracer(settings.tracing, self.metrics)
+        self._books = Books(self.metrics, self.timelines, self._tracer)
         self.admission = Admission(settings.admission)
         self.overflow = (
             None if settings.overflow is None else Overflow(settings.overflow, self.metrics)
@@ -196,6 +201,8 @@ class GatewayApp:
             await self.overflow.close()
         if self._client is not None:
             await self._client.close()
+        self.federation.close()
+        await self._tracer.close()
         self._parts = self._client = None
 
     @property
@@ -255,21 +262,16 @@ class GatewayApp:
         holder: Holder | None = None,
     ) -> None:
         """Answer with one of our own errors before any engine was asked."""
-        name = None if holder is None else holder.name
-        self.metrics.reject(str(error.code or error.status), name)
-        access.info(
-            "%s %s %d",
-            caller.scope["method"],
-            route.path if route else "?",
-            error.status,
-            extra={"request_id": caller.request_id, "code": error.code, "key": name},
-        )
+        self._books.refused(error, caller, route, None if holder is None else holder.name)
         await answer_error(caller, error, route, headers)
 
     async def _engine_route(
         self, parts: Parts, caller: Caller, route: Route, ident: str | None, holder: Holder
     ) -> None:
         timeline = Timeline(caller.request_id, route.path)
+        timeline.trace = self._tracer.begin(
+            caller.header(b"traceparent"), caller.header(b"tracestate")
+        )
         try:
             limits = self.settings.admission
             raw = await caller.read_body(limits.max_body_bytes, limits.body_timeout_s, self._bodies)
@@ -284,11 +286,12 @@ class GatewayApp:
             )
         except CallerGone:
             timeline.gone()
-            self._note(timeline, caller, holder.name, hung_up_in="admit")
+            self._books.note(timeline, caller, holder.name, hung_up_in="admit")
             return
         except GatewayError as error:
             await self._refuse(caller, error, route, holder=holder)
             return
+        timeline.generates = route.kind == "pd"
         me = asyncio.current_task()
         resumer = Resumer(parts, ask, timeline) if ask.streamed else None
         journey = Journey(
@@ -324,10 +327,12 @@ class GatewayApp:
         finally:
             watcher.cancel()
             lesson.close()
+            if resumer is not None:
+                resumer.count_tokens()
             timeline.finish("ok")
             gone = timeline.outcome == "hangup"
             stage = journey.stage if gone else None
-            self._note(timeline, caller, holder.name, hung_up_in=stage)
+            self._books.note(timeline, caller, holder.name, hung_up_in=stage)
 
     def _plan(self, ask: Ask, resumer: Resumer, timeline: Timeline) -> Plan | None:
         """Whether the first token may leave from prefill."""
@@ -364,7 +369,7 @@ class GatewayApp:
             await self._entrance.serve(caller, journey, parts, holder, locally)
         except RequestRejected as rejected:
             timeline.finish("rejected", rejected.status)
-            await answer_rejection(caller, rejected, route, way_headers(timeline))
+            await answer_rejection(caller, rejected, route, last_headers(timeline, caller))
         except CallerGone:
             timeline.gone()
         except BrokenStream:
@@ -373,25 +378,8 @@ class GatewayApp:
         except GatewayError as error:
             timeline.finish("rejected" if isinstance(error, Saturated) else "error", error.status)
             self.metrics.reject(str(error.code or error.status), holder.name)
-            await answer_error(caller, error, route, way_headers(timeline))
+            await answer_error(caller, error, route, last_headers(timeline, caller))
         except Exception:
             log.exception("a fault in the gateway", extra={"request_id": caller.request_id})
             timeline.finish("error", 500)
             await answer_fault(caller, route)
-
-    def _note(self, timeline: Timeline, caller: Caller, key: str, hung_up_in: str | None) -> None:
-        """The one access line, the metrics and the ring."""
-        timeline.bytes_out = caller.sent
-        if hung_up_in is not None:
-            self.metrics.hangups.labels(hung_up_in).inc()
-        self.metrics.observe(timeline)
-        self.metrics.key_requests.labels(key, timeline.outcome).inc()
-        self.timelines.add(timeline)
-        if access.isEnabledFor(logging.INFO):
-            access.info(
-                "%s %s %d",
-                caller.scope["method"],
-                timeline.path,
-                timeline.status,
-                extra={"key": key, "hung_up_in": hung_up_in, **timeline.log_fields()},
-            )

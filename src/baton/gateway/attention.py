@@ -5,7 +5,8 @@ prompt, a full batch or an engine's death are silent. So a caller who waits gets
 and then, which clients skip; the first of them opens the answer with status 200. And an engine that
 says nothing more is given up when it has left the directory, or after `idle_s`.
 
-One timer a stream, which fires every few seconds: a chunk costs two assignments.
+One timer a stream, which fires every few seconds: a chunk costs two assignments, and the note of
+its time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from baton.gateway.caller import Caller, Header
     from baton.gateway.sources import Source
+    from baton.observe.gaps import Gaps
 
 LOOK_EVERY_S = 2.0
 GONE_AFTER_S = 4.0
@@ -36,11 +38,12 @@ class Attention:
         keep_alive_s: Silence after which the caller gets a sign; 0 for never.
         idle_s: Silence after which a stream that had begun is given up.
         lives: Whether an engine, by `replica_id`, is known as ready now.
+        gaps: Is told when pieces come.
     """
 
     __slots__ = (
-        "_caller", "_headers", "_idle_s", "_keep_alive_s", "_lives", "_loop", "_sign", "_signs",
-        "_since", "_source", "_timer", "_waiting", "given_up",
+        "_caller", "_gaps", "_headers", "_idle_s", "_keep_alive_s", "_lives", "_loop", "_sign",
+        "_signs", "_since", "_source", "_timer", "_waiting", "given_up",
     )  # fmt: skip
 
     def __init__(
@@ -51,9 +54,10 @@ class Attention:
         keep_alive_s: float,
         idle_s: float,
         lives: Callable[[str], bool],
+        gaps: Gaps,
     ) -> None:
         self._caller, self._headers, self._lives = caller, headers, lives
-        self._keep_alive_s, self._idle_s = keep_alive_s, idle_s
+        self._keep_alive_s, self._idle_s, self._gaps = keep_alive_s, idle_s, gaps
         self._loop = asyncio.get_running_loop()
         self._source: Source | None = None
         self._waiting = False
@@ -76,14 +80,18 @@ class Attention:
         self._waiting = True
 
     def heard(self) -> asyncio.Task[None] | None:
-        """Something came. A sign that is being sent must be awaited before anything is written."""
+        """A piece came. A sign that is being sent must be awaited before anything is written."""
+        self._gaps.note(self._loop.time())
+        return self._heard()
+
+    def _heard(self) -> asyncio.Task[None] | None:
         self._waiting = False
         sign, self._sign = self._sign, None
         return sign
 
     async def pause(self) -> None:
         """Nobody is waited for until `wait_for`; a sign that is being sent goes out first."""
-        sign = self.heard()
+        sign = self._heard()
         if sign is not None:
             await sign
 

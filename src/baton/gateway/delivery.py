@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from baton.errors import GatewayError
-from baton.gateway.answers import way_headers
+from baton.gateway.answers import wants_timing, way_headers
 from baton.gateway.attention import Attention
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.sources import FirstHand, Place, Written
@@ -70,6 +70,7 @@ async def deliver(
         keep_alive_s=settings.keep_alive_s,
         idle_s=settings.stream_idle_timeout_s,
         lives=lives,
+        gaps=journey.timeline.streams(),
     )
     streaming = _Streaming(journey, caller, resumer, attention, journey.ask)
     try:
@@ -107,9 +108,10 @@ async def _deliver_whole(journey: Journey, caller: Caller) -> None:
 
 async def _hand_over(timeline: Timeline, caller: Caller, answer: DecodeAnswer) -> None:
     headers = _headers(timeline, caller, answer.content_type, answer.status)
+    timeline.count_usage(answer.held)
     timeline.finish("ok")
     timeline.bytes_out = len(answer.held)
-    if _timed(caller):
+    if wants_timing(caller):
         headers.append((b"x-baton-timing", timeline.as_json().encode()))
     headers.append((b"content-length", str(len(answer.held)).encode()))
     if not caller.started:
@@ -158,8 +160,8 @@ class _Streaming:
 
     async def _start(self, content_type: str, status: int) -> None:
         timeline, caller = self.journey.timeline, self.caller
-        headers = [*_headers(timeline, caller, content_type, status), *NO_BUFFERING]
         timeline.streamed = True
+        headers = [*_headers(timeline, caller, content_type, status), *NO_BUFFERING]
         if not caller.started:
             await caller.start(status, headers)
 
@@ -174,11 +176,12 @@ class _Streaming:
         def last_words() -> bytes:
             if decode_since is not None:
                 timeline.add("decode", timeline.now() - decode_since)
+            self.resumer.count_tokens()
             timeline.finish("ok")
             timeline.bytes_out = self.caller.sent
             return b": baton-timing " + timeline.as_json().encode() + b"\n\n"
 
-        timed = _timed(self.caller)
+        timed = wants_timing(self.caller)
         ended_at = await relay(
             source,
             self.caller,
@@ -191,13 +194,9 @@ class _Streaming:
             timeline.add("decode", ended_at - decode_since)
 
 
-def _timed(caller: Caller) -> bool:
-    return caller.header(b"x-baton-timing") == b"1"
-
-
 def _headers(timeline: Timeline, caller: Caller, content_type: str, status: int) -> list[Header]:
     headers = [(b"content-type", content_type.encode("latin-1")), *way_headers(timeline)]
-    if _timed(caller):
+    if wants_timing(caller):
         headers += [
             (b"x-baton-" + leg + b"-engine", engine.encode("latin-1", "replace"))
             for leg, engine in (

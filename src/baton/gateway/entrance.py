@@ -64,17 +64,24 @@ class Entrance:
             tokens = 0 if self._counts is None else await self._count(journey.ask, parts)
             journey.timeline.prompt_tokens = tokens or None
             # Without any prefill engine it goes to decode alone, and waits for decode only.
+            timeline = journey.timeline
+            timeline.add("admit", timeline.since_received())
+            asked = timeline.now()
             place = self._admission.ask(
                 holder.name,
                 prefill=journey.ask.why_alone is None and bool(parts.directory.prefill_engines()),
                 tokens=tokens,
                 weight=holder.weight,
             )
+            waits = place.state != "held" or (
+                self._overflow is not None and not parts.directory.decode_engines()
+            )
             try:
                 await self._wait(place, caller, journey.ask)
                 if self._overflow is not None:
                     await self._wait_for_engines(self._overflow, parts)
-                journey.timeline.add("admit", journey.timeline.since_received())
+                if waits:
+                    timeline.add("queue", timeline.now() - asked)
                 journey.prefill_done = place.prefill_done
                 await locally()
                 return

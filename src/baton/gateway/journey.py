@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from baton.gateway.routing import Choice, InFlight, Router
     from baton.observe.metrics import GatewayMetrics
     from baton.observe.timeline import Timeline
+    from baton.observe.timeline_fields import Stage
     from baton.spec.lease import EngineLease
     from baton.spec.schema import Recovery
 
@@ -133,6 +134,8 @@ class Journey:
         self._picked: EngineLease | None = None
         self._offer: Handoff | None = None
         self._lease: LeaseWatch | None = None
+        self._kv_bytes = 0
+        self._handoff_s: float | None = None
         self.stage = "admit"
         self.prefill_done: Callable[[], None] = lambda: None
         timeline.route = "pd" if ask.why_alone is None else "decode_only"
@@ -306,6 +309,7 @@ class Journey:
                 self._retry("prefill", failure)
                 continue
             timeline.add("prefill", timeline.now() - started)
+            timeline.came(timeline.now())
             parts.router.learn(engine, self._prompt)
             self.stage = "route"
             return engine
@@ -329,7 +333,7 @@ class Journey:
                 engine,
                 ask.route,
                 body,
-                headers=leg_headers(parts.directory, ask.headers, leg_id),
+                headers=self._headers("prefill", engine, leg_id),
                 heard=None if plan is None else self._hear,
             )
         )
@@ -355,6 +359,7 @@ class Journey:
             parts.releases.give_up(handoff, event_of(failure))
             raise
         self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
+        self._kv_bytes = engine.kv_bytes_per_token * (self.timeline.prompt_tokens or 0)
         return handoff
 
     def _hear(self, said: Any) -> None:
@@ -398,6 +403,12 @@ class Journey:
             return answer
         offer.move(Event.TOOK)
         self._parts.releases.met(offer, engine.replica_id)
+        self._parts.metrics.handoffs.done(
+            offer.prefill_engine,
+            engine.replica_id,
+            kv_bytes=self._kv_bytes,
+            seconds=self._handoff_s,
+        )
         if not engines_guard(offer.params, engine):
             await lease.refuse_late_answer(answer.close)
         return answer
@@ -428,9 +439,7 @@ class Journey:
                     method=ask.method,
                     path=ask.path,
                     body=body,
-                    headers=leg_headers(
-                        parts.directory, ask.headers, f"{self._leg_prefix}-d{attempt}"
-                    ),
+                    headers=self._headers("decode", engine, f"{self._leg_prefix}-d{attempt}"),
                 )
         except TimeoutError as exc:
             if offer is not None:
@@ -448,12 +457,13 @@ class Journey:
                 parts.releases.give_up(offer, Event.FAILED, not_through=engine.replica_id)
             raise
         self.stage = "decode"
+        took_s = answer.first_byte_at - started
+        self._handoff_s = took_s if answer.streamed else None
+        timeline.came(answer.first_byte_at)
+        stage: Stage = "answer"
         if answer.streamed:
-            timeline.add(
-                "local_prefill" if offer is None else "handoff", answer.first_byte_at - started
-            )
-        else:
-            timeline.add("answer", answer.first_byte_at - started)
+            stage = "local_prefill" if offer is None else "handoff"
+        timeline.add(stage, took_s, since=started)
         return answer
 
     def _decode_failed(
@@ -481,6 +491,10 @@ class Journey:
         return [] if self.ask.tag is not None else self._parts.directory.resting_engines()
 
     # -- both ------------------------------------------------------------------------------------
+
+    def _headers(self, leg: str, engine: EngineLease, leg_id: str) -> dict[str, str]:
+        traced = self.timeline.leg(leg, engine.replica_id)
+        return leg_headers(self._parts.directory, {**self.ask.headers, **traced}, leg_id)
 
     def _chosen(self, leg: str, choice: Choice) -> EngineLease:
         self.timeline.choices[leg] = {"why": choice.why, "held": round(choice.held, 3)}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from baton.gateway.routes import Route
 
 _STARTED = int(time.time())
+_METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 async def answer(app: GatewayApp, caller: Caller, route: Route, ident: str | None) -> None:
@@ -39,9 +40,10 @@ async def answer(app: GatewayApp, caller: Caller, route: Route, ident: str | Non
             error = ModelUnknown(f"The model `{(ident or '')[:200]}` does not exist.")
             await caller.answer_json(404, body_of(error))
     elif route.path == "/metrics":
-        await caller.answer(
-            200, render_metrics(app), content_type=b"text/plain; version=0.0.4; charset=utf-8"
-        )
+        await caller.answer(200, render_metrics(app), content_type=_METRICS)
+    elif route.path == "/baton/engines/metrics":
+        page = await app.federation.page(await app.start())
+        await caller.answer(200, page, content_type=_METRICS)
     elif route.path == "/baton/requests":
         await caller.answer_json(200, {"requests": app.timelines.as_list()})
     else:
@@ -91,7 +93,9 @@ def render_metrics(app: GatewayApp) -> bytes:
     )
     metrics.directory_age.set(-1 if directory.age_s is None else directory.age_s)
     metrics.set_directory_failures(directory.failures)
-    metrics.pools.set(directory.all_engines())
+    engines = directory.all_engines()
+    metrics.pools.set(engines)
+    metrics.handoffs.forget_all_but({engine.replica_id for engine in engines})
     app.ways.show()
     return metrics.render()
 

@@ -97,6 +97,14 @@ class Resumer:
         )
         return source
 
+    def count_tokens(self) -> None:
+        """Note in the timeline how many tokens the stream had, as far as engines have said."""
+        transcript = self.transcript
+        self._timeline.count_usage(b"".join(list(transcript.tail)[-2:]))
+        if self.asks_ids:
+            written = transcript.written_count
+            self._timeline.completion_tokens = written or self._timeline.completion_tokens
+
     @property
     def breakers(self) -> Breakers:
         """Told how streams end."""
@@ -230,6 +238,7 @@ class Resumer:
 
     async def _open(self, ask: Ask) -> DecodeAnswer:
         timeline = Timeline(self._timeline.request_id, ask.route.path)
+        timeline.trace = self._timeline.trace
         journey = Journey(
             self._parts,
             ask,

@@ -131,7 +131,8 @@ TABLE: tuple[Route, ...] = (
     _get("/v1/models/{id}", "own", "the models of the deployment, not of one engine"),
     _get("/health", "own", "the gateway's process"),
     _get("/ready", "own", "whether a pair can serve"),
-    _get("/metrics", "own", "the gateway's metrics; an engine's are scraped from the engine"),
+    _get("/metrics", "own", "the gateway's metrics"),
+    _get("/baton/engines/metrics", "own", "every engine's own metrics on one page"),
     _get("/baton/requests", "own", "the last timelines"),
     _get("/baton/engines", "own", "the directory as this gateway sees it"),
     # Never exposed.

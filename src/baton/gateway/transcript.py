@@ -141,6 +141,11 @@ class Transcript:
         """Token ids of the answer so far."""
         return _numbers(b",".join(self._ids))
 
+    @property
+    def written_count(self) -> int:
+        """How many ids the answer has so far."""
+        return sum(ids.count(b",") + 1 for ids in self._ids)
+
     def rewind(self, count: int, chars: int) -> None:
         """Another engine writes what comes after `count` ids, which spell `chars` characters.
 

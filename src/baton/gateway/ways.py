@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from baton.gateway.journey import Ask
     from baton.gateway.routing import InFlight
     from baton.observe.costs import CostMetrics
-    from baton.observe.timeline import Stage, Timeline
+    from baton.observe.timeline import Timeline
+    from baton.observe.timeline_fields import Stage
 
 FIRST_GUESS = 0.25
 """Tokens a byte before any prompt was counted: four bytes of English text make a token."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from baton.observe import state_definitions as s
+from baton.observe.definitions import WAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from prometheus_client import CollectorRegistry
 
 
 class Learned(Protocol):
@@ -32,35 +33,14 @@ class CostMetrics:
     """One counter of choices, and gauges of what they rest on."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-            return Gauge(f"baton_cost_{name}", text, labels, registry=registry)
-
-        self.choices = Counter(
-            "baton_ways",
-            "Requests on routes that can be disaggregated, by the way chosen for them and why.",
-            ["way", "reason"],
-            registry=registry,
-        )
-        self._prefill = gauge(
-            "prefill_seconds_per_1000_tokens",
-            "Measured seconds until 1,000 prompt tokens are read, by where.",
-            ["where"],
-        )
-        self._fixed = gauge(
-            "handoff_fixed_seconds",
-            "What a first byte takes longer behind a handoff of no tokens than on decode alone.",
-        )
-        self._tokens = gauge("handoff_tokens_per_second", "Measured speed of KV transfers.")
-        self._bytes = gauge(
-            "handoff_bytes_per_second",
-            "The same in bytes, where engines say what KV a token has.",
-        )
-        self._even = gauge(
-            "break_even_tokens",
-            "Prompts longer than this are worth a handoff now; +Inf when none is.",
-        )
-        self._failed = gauge("handoff_failed_share", "Share of the last handoffs that failed.")
-        self._ratio = gauge("tokens_per_byte", "Prompt tokens that a byte of text makes.")
+        self.choices = WAYS.counter(registry)
+        self._prefill = s.COST_PREFILL.gauge(registry)
+        self._fixed = s.COST_FIXED.gauge(registry)
+        self._tokens = s.COST_TOKENS.gauge(registry)
+        self._bytes = s.COST_BYTES.gauge(registry)
+        self._even = s.COST_EVEN.gauge(registry)
+        self._failed = s.COST_FAILED.gauge(registry)
+        self._ratio = s.COST_RATIO.gauge(registry)
 
     def show(
         self, learned: Learned, *, tokens_per_byte: float | None, kv_bytes_per_token: int | None

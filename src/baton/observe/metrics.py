@@ -1,209 +1,128 @@
 """The gateway's Prometheus metrics, in a registry of their own.
 
-Names begin with `baton_`; times are seconds. The registry is not the process-wide default one, so
-that two gateways in one process (tests, Ray Serve replicas) never collide.
+What they are called and mean is in `definitions`. The registry is not the process-wide default one,
+so that two gateways in one process (tests, Ray Serve replicas) never collide. A request is counted
+once, when it has ended; only events that it may not live to tell are counted on the way.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from baton import __version__
+from baton.observe import definitions as d
+from baton.observe import state_definitions as s
 from baton.observe.costs import CostMetrics
+from baton.observe.gaps import AddedUp
+from baton.observe.handoffs import HandoffMetrics
 from baton.observe.pools import PoolMetrics
+from baton.spec.schema import Slo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from baton.observe.timeline import Timeline
 
-_STAGE_BUCKETS = (
-    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
-)  # fmt: skip
+_STATES = ("closed", "half_open", "open")
 
 
 class GatewayMetrics:
-    """All counters, gauges and histograms of one gateway."""
+    """All counters, gauges and histograms of one gateway.
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "baton_requests",
-            "Requests that were let in, by the way they went and why.",
-            ["path", "route", "reason", "outcome"],
-            registry=self.registry,
-        )
-        self.fallbacks = Counter(
-            "baton_fallbacks",
-            "Times that a request left the planned way, by kind.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.retries = Counter(
-            "baton_retries",
-            "Legs that were tried again after a failure.",
-            ["leg", "kind"],
-            registry=self.registry,
-        )
-        self.choices = Counter(
-            "baton_routing_choices",
-            "Engines that were chosen for a leg, by why: only, load, prefix, home, spill"
-            " (definitions: baton.gateway.routing.Choice).",
-            ["leg", "why"],
-            registry=self.registry,
-        )
-        self.first_tokens = Counter(
-            "baton_first_tokens",
-            "Streamed P/D requests by how their first token went: early from prefill, or ordinary"
-            " through decode and why (definitions: baton.gateway.first_token).",
-            ["how", "reason"],
-            registry=self.registry,
-        )
-        self.stages = Histogram(
-            "baton_stage_seconds",
-            "What each stage took (definitions: baton.observe.timeline).",
-            ["stage"],
-            buckets=_STAGE_BUCKETS,
-            registry=self.registry,
-        )
-        self.ttft = Histogram(
-            "baton_ttft_seconds",
-            "Request received to first body byte sent to the caller, streamed answers.",
-            ["route"],
-            buckets=_STAGE_BUCKETS,
-            registry=self.registry,
-        )
-        self.hangups = Counter(
-            "baton_hangups",
-            "Callers that went away, by the stage they left in.",
-            ["stage"],
-            registry=self.registry,
-        )
-        self.broken_streams = Counter(
-            "baton_broken_streams",
-            "Streams that ended with an error event after tokens had been sent.",
-            registry=self.registry,
-        )
-        self.resumes = Counter(
-            "baton_resumed_streams",
-            "Streams that broke and went on from another engine, by how.",
-            ["how"],
-            registry=self.registry,
-        )
-        self.rejected = Counter(
-            "baton_rejected",
-            "Requests answered with an error of the gateway's own, by its code.",
-            ["code"],
-            registry=self.registry,
-        )
-        self.kv_releases = Counter(
-            "baton_kv_releases",
-            "KV offers of prefill that no decode took, by how their release went.",
-            ["outcome"],
-            registry=self.registry,
-        )
-        self.inflight = Gauge(
-            "baton_inflight", "Requests that hold a place now.", registry=self.registry
-        )
-        self.queued = Gauge(
-            "baton_queued", "Requests that wait for a place now.", registry=self.registry
-        )
-        self.engines = Gauge(
-            "baton_engines",
-            "Engines this gateway would send a request to now.",
-            ["role"],
-            registry=self.registry,
-        )
-        self.circuits = Gauge(
-            "baton_engine_circuit",
-            "Circuit breaker of each engine: 0 closed, 1 half-open, 2 open.",
-            ["engine", "role"],
-            registry=self.registry,
-        )
-        self.directory_age = Gauge(
-            "baton_directory_age_seconds",
-            "Seconds since the directory was last read.",
-            registry=self.registry,
-        )
-        self.directory_failures = Counter(
-            "baton_directory_failures",
-            "Reads of the directory that failed; the last known view stayed in use.",
-            registry=self.registry,
-        )
-        self.pool_inflight = Gauge(
-            "baton_pool_inflight",
-            "Requests that hold a place in a pool now.",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.pool_queued = Gauge(
-            "baton_pool_queued",
-            "Requests that wait now and need a place in a pool.",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.pool_tokens = Gauge(
-            "baton_pool_prompt_tokens",
-            "Prompt tokens in a pool now, where a limit has them counted.",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.prompt_counts = Counter(
-            "baton_prompt_counts",
-            "Prompts whose tokens a limit depended on, by how they were counted.",
-            ["how"],
-            registry=self.registry,
-        )
-        self.key_requests = Counter(
-            "baton_key_requests",
-            "Requests that were understood, by the name of their key and how they ended.",
-            ["key", "outcome"],
-            registry=self.registry,
-        )
-        self.key_rejected = Counter(
-            "baton_key_rejected",
-            "Requests that were not let in, by the name of their key and the error's code.",
-            ["key", "code"],
-            registry=self.registry,
-        )
-        self.key_reload_failures = Counter(
-            "baton_key_reload_failures",
-            "Changed keys that did not hold; the old ones stayed in use.",
-            registry=self.registry,
-        )
-        self.keys_stale = Gauge(
-            "baton_keys_stale",
-            "1 while the keys in use are older than what their file says.",
-            registry=self.registry,
-        )
-        self.overflow = Counter(
-            "baton_overflow",
-            "Requests that were offered to the overflow provider, by reason and outcome.",
-            ["reason", "outcome"],
-            registry=self.registry,
-        )
-        self.overflow_inflight = Gauge(
-            "baton_overflow_inflight",
-            "Requests that the overflow provider serves now.",
-            registry=self.registry,
-        )
+    Args:
+        slo: What callers were promised; requests are held to it.
+    """
+
+    def __init__(self, slo: Slo | None = None) -> None:
+        registry = self.registry = CollectorRegistry()
+        self._slo = slo or Slo()
+        self.requests = d.REQUESTS.counter(registry)
+        self.fallbacks = d.FALLBACKS.counter(registry)
+        self.retries = d.RETRIES.counter(registry)
+        self.choices = d.CHOICES.counter(registry)
+        self.first_tokens = d.FIRST_TOKENS.counter(registry)
+        self.hangups = d.HANGUPS.counter(registry)
+        self.broken_streams = d.BROKEN_STREAMS.counter(registry)
+        self.resumes = d.RESUMES.counter(registry)
+        self.rejected = d.REJECTED.counter(registry)
+        self.kv_releases = d.KV_RELEASES.counter(registry)
+        self.prompt_counts = d.PROMPT_COUNTS.counter(registry)
+        self.key_requests = d.KEY_REQUESTS.counter(registry)
+        self.key_rejected = d.KEY_REJECTED.counter(registry)
+        self.overflow = d.OVERFLOW.counter(registry)
+        self.stages = d.STAGES.histogram(registry)
+        self.ttft = d.TTFT.histogram(registry)
+        self.tpot = d.TPOT.histogram(registry)
+        self.itl = AddedUp(d.ITL, registry)
+        self.slo_requests = d.SLO_REQUESTS.counter(registry)
+        self.slo_misses = d.SLO_MISSES.counter(registry)
+        tokens = d.TOKENS.counter(registry)
+        self._prompt_tokens = tokens.labels("prompt")
+        self._completion_tokens = tokens.labels("completion")
+        self.handoffs = HandoffMetrics(registry)
+
+        s.BUILD.gauge(registry).labels(__version__).set(1)
+        self.inflight = s.INFLIGHT.gauge(registry)
+        self.queued = s.QUEUED.gauge(registry)
+        self.pool_inflight = s.POOL_INFLIGHT.gauge(registry)
+        self.pool_queued = s.POOL_QUEUED.gauge(registry)
+        self.pool_tokens = s.POOL_TOKENS.gauge(registry)
+        self.overflow_inflight = s.OVERFLOW_INFLIGHT.gauge(registry)
+        self.key_reload_failures = s.KEY_RELOAD_FAILURES.counter(registry)
+        self.keys_stale = s.KEYS_STALE.gauge(registry)
+        self.spans = s.SPANS.counter(registry)
+        self.engines = s.ENGINES.gauge(registry)
+        self.circuits = s.CIRCUITS.gauge(registry)
+        self.directory_age = s.DIRECTORY_AGE.gauge(registry)
+        self.directory_failures = s.DIRECTORY_FAILURES.counter(registry)
+        self.pools = PoolMetrics(registry)
+        self.costs = CostMetrics(registry)
+        targets = s.SLO.gauge(registry)
+        for name, target in (("ttft", self._slo.ttft_s), ("tpot", self._slo.tpot_s)):
+            if target is not None:
+                targets.labels(name).set(target)
         self._directory_failures = 0
         self._key_failures = 0
-        self.pools = PoolMetrics(self.registry)
-        self.costs = CostMetrics(self.registry)
 
     def observe(self, timeline: Timeline) -> None:
         """Count a request that has ended."""
+        route = timeline.route or "none"
         self.requests.labels(
-            timeline.path, timeline.route or "none", timeline.reason or "none", timeline.outcome
+            timeline.path, route, timeline.reason or "none", timeline.outcome
         ).inc()
         if timeline.first_token is not None:
             self.first_tokens.labels(*timeline.first_token).inc()
         for stage, seconds in timeline.stages.items():
             self.stages.labels(stage).observe(seconds)
-        if timeline.ttft_s is not None and timeline.streamed:
-            self.ttft.labels(timeline.route or "none").observe(timeline.ttft_s)
+        if timeline.prompt_tokens:
+            self._prompt_tokens.inc(timeline.prompt_tokens)
+        if timeline.completion_tokens:
+            self._completion_tokens.inc(timeline.completion_tokens)
+        if timeline.gaps is not None:
+            self.itl.add(timeline.gaps)
+        if timeline.streamed and timeline.ttft_s is not None:
+            self.ttft.labels(route).observe(timeline.ttft_s)
+        if timeline.tpot_s is not None:
+            self.tpot.labels(route).observe(timeline.tpot_s)
+        if timeline.generates:
+            self._hold_to_slo(timeline)
+
+    def _hold_to_slo(self, timeline: Timeline) -> None:
+        if timeline.outcome == "rejected" and timeline.status not in _OURS:
+            return  # the request was wrong
+        verdict = d.judge(
+            self._slo,
+            outcome=timeline.outcome,
+            ttft_s=timeline.ttft_s if timeline.streamed else None,
+            tpot_s=timeline.tpot_s,
+            tokens=timeline.completion_tokens,
+        )
+        if verdict is not None:
+            self.slo_requests.labels(verdict.met).inc()
+            for name in verdict.missed:
+                self.slo_misses.labels(name).inc()
 
     def reject(self, code: str, key: str | None) -> None:
         """Count a request that was answered with an error of the gateway's own."""
@@ -214,8 +133,9 @@ class GatewayMetrics:
     def set_circuits(self, circuits: Iterable[tuple[str, str, str]]) -> None:
         """Take over the breakers' states: engine, role, state. Engines that are gone leave."""
         self.circuits.clear()
-        for engine, role, state in circuits:
-            self.circuits.labels(engine, role).set(("closed", "half_open", "open").index(state))
+        worst_first = sorted(circuits, key=lambda one: -_STATES.index(one[2]))
+        for engine, role, state in worst_first[: d.MAX_ENGINES]:
+            self.circuits.labels(engine, role).set(_STATES.index(state))
 
     def set_directory_failures(self, total: int) -> None:
         """Take over the directory's own count."""
@@ -235,3 +155,7 @@ class GatewayMetrics:
     def render(self) -> bytes:
         """Prometheus text format."""
         return generate_latest(self.registry)
+
+
+_OURS = frozenset({429, 503})
+"""Statuses of a rejection that is not the caller's fault."""

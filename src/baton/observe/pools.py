@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge
+from baton.observe import state_definitions as s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from prometheus_client import CollectorRegistry
 
     from baton.spec.lease import EngineLease
 
@@ -22,29 +24,13 @@ class PoolMetrics:
     """Gauges by role; engines that drain count by their state only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"baton_pool_{name}", text, ["role"], registry=registry)
-
-        self._engines = Gauge(
-            "baton_pool_engines",
-            "Engines in the directory, by state.",
-            ["role", "state"],
-            registry=registry,
-        )
-        self._running = gauge("running_requests", "Requests that engines compute.")
-        self._waiting = gauge("waiting_requests", "Requests that wait in engines.")
-        self._queued = gauge(
-            "queued_prompt_tokens",
-            "Prompt tokens of open requests, by measured tokens a byte; prefill only.",
-        )
-        self._rate = gauge(
-            "prefill_tokens_per_second",
-            "Prompt tokens a second of all engines while busy; prefill only.",
-        )
-        self._kv = gauge("kv_usage", "Share of KV blocks in use on the fullest engine, 0 to 1.")
-        self._tpot = gauge(
-            "tpot_seconds", "Recent mean gap between tokens on the slowest engine; decode only."
-        )
+        self._engines = s.POOL_ENGINES.gauge(registry)
+        self._running = s.POOL_RUNNING.gauge(registry)
+        self._waiting = s.POOL_WAITING.gauge(registry)
+        self._queued = s.POOL_PROMPTS.gauge(registry)
+        self._rate = s.POOL_RATE.gauge(registry)
+        self._kv = s.POOL_KV.gauge(registry)
+        self._tpot = s.POOL_TPOT.gauge(registry)
 
     def set(self, engines: Sequence[EngineLease]) -> None:
         """Take over what the directory says now."""

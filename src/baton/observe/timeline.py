@@ -1,36 +1,8 @@
 """The timeline of one request: what each stage took, under that stage's own name.
 
-Times are seconds on the monotonic clock. A stage that did not happen is absent; a leg that failed
-stands in `attempts`, never in a stage.
-
-=================  =====================================================================
-stage              from → to
-=================  =====================================================================
-`admit`            request received → let in (body read, key checked, place found)
-`route`            choosing engines (both choices of a request, added)
-`prefill`          prefill leg sent → its answer
-`handoff`          decode request sent → its first body byte. Holds the KV transfer and
-                   the first decode step. Streamed P/D only
-`decode`           first body byte from decode → last byte. Streamed answers only
-`local_prefill`    request sent to a decode engine without KV → its first body byte:
-                   prefill and the first decode step there. Streamed, decode alone
-`overflow`         request sent to the overflow provider → first byte of its answer, or
-                   all of it when it is not streamed
-`answer`           request sent to decode → last byte, when the answer is not streamed:
-                   HTTP shows no border between handoff and decode there
-=================  =====================================================================
-
-`first_token` says of a streamed P/D request how its first token went: `early: from_prefill`, before
-`handoff`, which then hides between the first two tokens; `early: complete`, where it was the whole
-answer and nothing was handed over; or `ordinary` and why (`gateway.first_token`).
-
-`choices` says for each leg why the last engine was chosen, and what share of the prompt's beginning
-it was known to `held` (`gateway.routing.Choice`).
-
-`ttft_s` is received → first body byte to the caller. `total_s` is received → last byte.
-`way` is what the cost model said of a request that it was asked about: `way`, `reason`,
-`prompt_tokens` as estimated, and the predicted seconds `pd_s` (prefill and handoff), `local_s`
-(prefill on decode) and `stall_s` (what streams there lose by that, added up).
+What its fields and stages are says `timeline_fields`. A stage that did not happen is absent; a leg
+that failed stands in `attempts`, never in a stage. Nothing of a prompt or an answer gets in here:
+the last timelines are shown at `/baton/requests`, and packed into support bundles.
 """
 
 from __future__ import annotations
@@ -38,21 +10,19 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-Stage = Literal[
-    "admit", "route", "prefill", "handoff", "decode", "local_prefill", "answer", "overflow"
-]
-STAGES: tuple[Stage, ...] = (
-    "admit",
-    "route",
-    "prefill",
-    "handoff",
-    "decode",
-    "local_prefill",
-    "answer",
-    "overflow",
-)
+from baton.observe.definitions import GAP_BUCKETS, tpot
+from baton.observe.gaps import Gaps
+from baton.observe.usage import usage_in
+
+if TYPE_CHECKING:
+    from baton.observe.timeline_fields import Stage
+    from baton.observe.trace import Trace
+
+
+MAX_STEPS = 64
+"""Further ones are left out: a stream that breaks again and again routes again and again."""
 
 
 class Watcher(Protocol):
@@ -69,30 +39,12 @@ class Timeline:
     """Filled in as the request goes its way; read when it has ended (or when asked on the way)."""
 
     __slots__ = (
-        "_started",
-        "attempts",
-        "bytes_out",
-        "choices",
-        "decode_engine",
-        "fallbacks",
-        "first_token",
-        "outcome",
-        "path",
-        "prefill_engine",
-        "prompt_tokens",
-        "reason",
-        "received_at",
-        "request_id",
-        "resumes",
-        "route",
-        "stages",
-        "status",
-        "streamed",
-        "total_s",
-        "ttft_s",
-        "watcher",
+        "_came_at", "_started", "attempts", "bytes_out", "choices", "completion_tokens",
+        "decode_engine", "fallbacks", "first_token", "gaps", "generates", "outcome", "path",
+        "prefill_engine", "prompt_tokens", "reason", "received_at", "request_id", "resumes",
+        "route", "stages", "status", "steps", "streamed", "total_s", "trace", "ttft_s", "watcher",
         "way",
-    )
+    )  # fmt: skip
 
     def __init__(self, request_id: str, path: str) -> None:
         self._started = time.perf_counter()
@@ -104,6 +56,12 @@ class Timeline:
         self.way: dict[str, Any] | None = None
         self.prompt_tokens: int | None = None
         """Where an engine has counted them."""
+        self.completion_tokens: int | None = None
+        self.generates = False
+        """Whether its route writes text, and `slo` is about it."""
+        self.gaps: Gaps | None = None
+        self.trace: Trace | None = None
+        self._came_at: float | None = None
         self.watcher: Watcher | None = None
         self.streamed = False
         self.status = 0
@@ -116,6 +74,8 @@ class Timeline:
         self.attempts: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
         self.stages: dict[Stage, float] = {}
+        self.steps: list[tuple[Stage, float, float]] = []
+        """Stage, seconds since the request was received at which it began, seconds."""
         self.ttft_s: float | None = None
         self.total_s: float | None = None
         self.bytes_out = 0
@@ -129,30 +89,80 @@ class Timeline:
         """Seconds since the request was received."""
         return time.perf_counter() - self._started
 
-    def add(self, stage: Stage, seconds: float) -> None:
-        """Add to a stage: `route` happens twice in a P/D request, a retried leg again."""
+    @property
+    def started(self) -> float:
+        """When the request was received, on the clock of `now`."""
+        return self._started
+
+    def add(self, stage: Stage, seconds: float, *, since: float | None = None) -> None:
+        """Add to a stage: `route` happens twice in a P/D request, a retried leg again.
+
+        Args:
+            stage: Which.
+            seconds: What it took.
+            since: When it began, on the clock of `now`; None: it ends now.
+        """
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+        now = time.perf_counter()
+        began = (now - seconds if since is None else since) - self._started
+        self.steps.append((stage, began, seconds))
+        if self.trace is not None and stage == "prefill":
+            self.trace.end_leg("prefill", now)
         if self.watcher is not None:
             self.watcher.stage_ended(stage, seconds)
+
+    def leg(self, name: str, engine: str) -> dict[str, str]:
+        """A leg is about to be sent; headers that carry the trace to its engine."""
+        return {} if self.trace is None else self.trace.begin_leg(name, engine, self.now())
 
     def failed_attempt(self, leg: str, engine: str, kind: str, seconds: float) -> None:
         """Note a leg that broke: its time belongs to no stage."""
         self.attempts.append(
             {"leg": leg, "engine": engine, "kind": kind, "seconds": round(seconds, 6)}
         )
+        if self.trace is not None:
+            self.trace.end_leg(leg, self.now(), kind)
         if self.watcher is not None:
             self.watcher.leg_failed(leg, kind, seconds)
+
+    def streams(self) -> Gaps:
+        """The answer is a stream; its pieces are to be noted in what comes back."""
+        self.gaps = Gaps(GAP_BUCKETS)
+        return self.gaps
+
+    def came(self, at: float) -> None:
+        """An engine's first byte came, on the clock of `now`; the last call counts."""
+        self._came_at = at
+
+    def count_usage(self, answer: bytes) -> None:
+        """Take over what an engine says of tokens in a whole answer or a stream's last events."""
+        prompt, completion = usage_in(answer)
+        self.prompt_tokens = prompt or self.prompt_tokens
+        self.completion_tokens = completion or self.completion_tokens
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time a token behind the first, of a stream whose tokens are known."""
+        if not self.streamed or None in (self.total_s, self.ttft_s, self.completion_tokens):
+            return None
+        if self.outcome != "ok" or not self.completion_tokens:
+            return None
+        return tpot(self.total_s or 0.0, self.ttft_s or 0.0, self.completion_tokens)
 
     def resumed(self, how: str, engine: str, kind: str, seconds: float) -> None:
         """Note a stream that broke and goes on: how, whose died, and for how long it stood."""
         self.resumes.append(
             {"how": how, "engine": engine, "kind": kind, "seconds": round(seconds, 6)}
         )
+        if self.trace is not None:
+            self.trace.break_off(engine, self.now() - seconds, kind)
 
     def first_byte(self) -> None:
         """The first body byte goes to the caller now."""
         if self.ttft_s is None:
             self.ttft_s = self.since_received()
+            if self.streamed and self._came_at is not None:
+                self.add("first_token", self.now() - self._came_at, since=self._came_at)
 
     def finish(self, outcome: str, status: int | None = None) -> None:
         """End the timeline. The first outcome stays."""
@@ -160,6 +170,8 @@ class Timeline:
             return
         self.total_s = self.since_received()
         self.outcome = outcome
+        if self.trace is not None:
+            self.trace.end(self.now())
         if status is not None:
             self.status = status
 
@@ -172,12 +184,14 @@ class Timeline:
         """The timeline as JSON-ready values, seconds to the microsecond."""
         return {
             "request_id": self.request_id,
+            "trace_id": None if self.trace is None else f"{self.trace.trace_id:032x}",
             "path": self.path,
             "received_at": round(self.received_at, 6),
             "route": self.route,
             "reason": self.reason,
             "way": self.way,
             "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
             "streamed": self.streamed,
             "status": self.status,
             "outcome": self.outcome,
@@ -189,7 +203,12 @@ class Timeline:
             "attempts": list(self.attempts),
             "resumes": list(self.resumes),
             "stages": {f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},
+            "steps": [
+                {"stage": stage, "at_s": round(at, 6), "seconds": round(seconds, 6)}
+                for stage, at, seconds in self.steps[:MAX_STEPS]
+            ],
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
+            "tpot_s": None if (tpot_s := self.tpot_s) is None else round(tpot_s, 6),
             "total_s": round(self.since_received() if self.total_s is None else self.total_s, 6),
             "bytes_out": self.bytes_out,
         }
@@ -221,6 +240,8 @@ class TimelineRing:
         self._ring: deque[Timeline] = deque(maxlen=size)
 
     def add(self, timeline: Timeline) -> None:
+        # What has been added up, or still points at the request's body, is not kept with it.
+        timeline.gaps = timeline.watcher = None
         self._ring.append(timeline)
 
     def as_list(self) -> list[dict[str, Any]]:

@@ -175,6 +175,19 @@ class Gateway(Frozen):
     num_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
+class Tracing(Frozen):
+    """Spans of requests, by OTLP over HTTP (protobuf), to an OpenTelemetry collector.
+
+    `otlp_endpoint`: `http://collector:4318`; with a path it is taken as it stands, else spans go to
+    `/v1/traces` there. When it is not set, OpenTelemetry's own variables are looked at:
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and OTEL_EXPORTER_OTLP_ENDPOINT. `sample` is the share of
+    requests that begin a trace; a caller's own `traceparent` decides for itself.
+    """
+
+    otlp_endpoint: str | None = None
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+
 class Logging(Frozen):
     """How Baton's own lines look."""
 
@@ -196,6 +209,7 @@ class BatonBlock(Frozen):
     engines: Engines = Engines()
     gateway: Gateway = Gateway()
     logging: Logging = Logging()
+    tracing: Tracing = Tracing()
 
     @model_validator(mode="before")
     @classmethod

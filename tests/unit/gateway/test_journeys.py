@@ -435,7 +435,9 @@ async def test_timing_is_a_comment_before_the_last_event_however_the_bytes_are_s
         comment, last = raw.split(b"\n\n")[-3:-1]
         assert last == b"data: [DONE]"
         line = json.loads(comment.removeprefix(b": baton-timing "))
-        assert list(line["stages"]) == ["admit_s", "route_s", "prefill_s", "handoff_s", "decode_s"]
+        assert list(line["stages"]) == [
+            "admit_s", "route_s", "prefill_s", "handoff_s", "first_token_s", "decode_s",
+        ]  # fmt: skip
         assert raw.replace(comment + b"\n\n", b"") == plain
 
 

@@ -1,0 +1,104 @@
+"""Puts many processes' metrics on one page: Prometheus' text format in, the same with labels out.
+
+The format wants all samples of a family together under one TYPE, so pages cannot be joined end to
+end. What a process writes is not trusted: a line that is no sample is left out and counted, and
+whoever writes too many loses the rest.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_SAMPLES = 20_000
+"""Of one process. vLLM 0.29 with one engine core writes some hundreds."""
+MAX_LINE = 4096
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\]|\\.)*"'
+_SAMPLE = re.compile(
+    rf"({_NAME})(?:\{{((?:{_LABEL}(?:,\s*{_LABEL})*)?),?\}})?[ \t]+([0-9eE+.\-]+|[+-]?Inf|NaN)"
+    r"(?:[ \t]+-?[0-9]+)?[ \t]*"
+)
+_META = re.compile(rf"# (HELP|TYPE) ({_NAME}) (.*)")
+_TYPES = frozenset({"counter", "gauge", "histogram", "summary", "untyped"})
+_PARTS = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
+_LABEL_NAME = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="(?:[^"\\]|\\.)*"')
+
+
+@dataclass
+class _Family:
+    kind: str = "untyped"
+    text: str | None = None
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Page:
+    """A page that grows by one process at a time."""
+
+    _families: dict[str, _Family] = field(default_factory=dict)
+
+    def add(self, text: str, labels: Mapping[str, str]) -> int:
+        """Take over a process's samples with these labels in front; how many lines were no samples.
+
+        A label that the process uses itself becomes `exported_…`, as Prometheus does it.
+        """
+        front = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        dropped = samples = 0
+        owner: dict[str, str] = {}  # series name → family
+        for line in text.split("\n"):
+            if not line or line.isspace():
+                continue
+            if line.startswith("#"):
+                self._describe(line, owner)
+                continue
+            found = _SAMPLE.fullmatch(line) if len(line) <= MAX_LINE else None
+            if found is None or samples >= MAX_SAMPLES:
+                dropped += 1
+                continue
+            samples += 1
+            name, own, value = found.groups()
+            if own:
+                own = _LABEL_NAME.sub(
+                    lambda one: f"exported_{one[0]}" if one[1] in labels else one[0], own
+                )
+            inside = f"{front},{own}" if own else front
+            family = self._families.setdefault(owner.get(name, name), _Family())
+            family.lines.append(f"{name}{{{inside}}} {value}")
+        return dropped
+
+    def _describe(self, line: str, owner: dict[str, str]) -> None:
+        meta = _META.fullmatch(line) if len(line) <= MAX_LINE else None
+        if meta is None:
+            return
+        what, name, rest = meta.groups()
+        family = self._families.setdefault(name, _Family())
+        if what == "HELP":
+            family.text = family.text if family.text is not None else rest
+        elif rest in _TYPES:
+            if family.kind == "untyped":
+                family.kind = rest
+            for part in _PARTS.get(family.kind, ()):
+                owner[name + part] = name
+
+    def text(self) -> str:
+        """The page."""
+        out = []
+        for name, family in self._families.items():
+            if not family.lines:
+                continue
+            if family.text is not None:
+                out.append(f"# HELP {name} {family.text}")
+            out.append(f"# TYPE {name} {family.kind}")
+            out.extend(family.lines)
+        return "\n".join(out) + "\n" if out else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
