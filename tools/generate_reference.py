@@ -1,4 +1,4 @@
-"""Writes the generated pages of `docs/reference/`: the rules, and the JSON Schema of the file.
+"""Writes the generated files of `docs/`: the reference pages, and the dashboards.
 
 `--check` only compares; a unit test does the same.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
+from baton.observe.dashboards.files import files
+from baton.observe.dashboards.prometheus import runbook
+from baton.observe.reference import metrics_page, timeline_page
 from baton.spec.json_schema import file_schema
 from baton.spec.rules import all_rules
 
-REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 _HEAD = """\
 # Rules
@@ -43,8 +47,12 @@ def rules_page() -> str:
 
 
 PAGES = {
-    "rules.md": rules_page,
-    "app.schema.json": lambda: json.dumps(file_schema(), indent=1) + "\n",
+    "reference/rules.md": rules_page,
+    "reference/app.schema.json": lambda: json.dumps(file_schema(), indent=1) + "\n",
+    "reference/metrics.md": metrics_page,
+    "reference/timeline.md": timeline_page,
+    "reference/alerts.md": runbook,
+    **{f"dashboards/{name}": partial(str, text) for name, text in files().items()},
 }
 
 
@@ -54,7 +62,7 @@ def main() -> int:
     check = parser.parse_args().check
     stale = []
     for name, make in PAGES.items():
-        path, text = REFERENCE / name, make()
+        path, text = DOCS / name, make()
         if check:
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 stale.append(name)
@@ -62,7 +70,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for name in stale:
-        sys.stderr.write(f"docs/reference/{name} is stale: run tools/generate_reference.py\n")
+        sys.stderr.write(f"docs/{name} is stale: run tools/generate_reference.py\n")
     return int(bool(stale))
 
 

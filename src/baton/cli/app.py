@@ -15,6 +15,7 @@ from baton.errors import BatonError, ConfigRefused
 # Verb, module, one line of help. The module is imported only when its verb is called: `validate`
 # must not pay for Ray.
 VERBS: dict[str, tuple[str, str]] = {
+    "dashboards": ("baton.cli.dashboards", "Write Grafana dashboards and Prometheus alert rules."),
     "demo": ("baton.cli.demo", "Run the whole thing once on this machine, and prove it."),
     "doctor": ("baton.cli.doctor", "Check this machine against what Baton needs."),
     "down": ("baton.cli.down", "Stop a deployment that `baton up` started."),
@@ -22,10 +23,15 @@ VERBS: dict[str, tuple[str, str]] = {
     "engine": ("baton.cli.engine", "Start one engine (simulated) behind vLLM's HTTP protocol."),
     "explain": ("baton.cli.explain", "Say why a rule exists and where it comes from."),
     "gateway": ("baton.cli.gateway", "Start a gateway in front of engines that already run."),
+    "logs": ("baton.cli.logs", "Show the lines of a deployment, or of one request, by time."),
     "plan": ("baton.cli.plan", "Say which engines, how many, and whether to disaggregate."),
     "profile": ("baton.cli.profile", "Measure a running engine, for `baton plan`."),
     "schema": ("baton.cli.schema", "Print the JSON Schema of the YAML, for editors."),
     "status": ("baton.cli.status", "List what runs: replicas, roles, backends, load, health."),
+    "support-bundle": (
+        "baton.cli.support_bundle",
+        "Pack what helps to find a fault, without secrets and prompts.",
+    ),
     "up": ("baton.cli.up", "Deploy a YAML and wait for its first real handoff."),
     "validate": ("baton.cli.validate", "Check a YAML before anything starts."),
 }

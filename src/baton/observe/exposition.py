@@ -20,9 +20,10 @@ MAX_SAMPLES = 20_000
 """Of one process. vLLM 0.29 with one engine core writes some hundreds."""
 MAX_LINE = 4096
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\]|\\.)*"'
 _SAMPLE = re.compile(
-    rf"({_NAME})(?:\{{((?:{_LABEL}(?:,\s*{_LABEL})*)?),?\}})?[ \t]+([0-9eE+.\-]+|[+-]?Inf|NaN)"
+    rf"({_NAME})(?:\{{((?:{_LABEL}(?:,\s*{_LABEL})*)?),?\}})?[ \t]+({_NUMBER}|[+-]?Inf|NaN)"
     r"(?:[ \t]+-?[0-9]+)?[ \t]*"
 )
 _META = re.compile(rf"# (HELP|TYPE) ({_NAME}) (.*)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 
 from baton import __version__
 from baton.observe import definitions as d
@@ -18,12 +18,17 @@ from baton.observe.costs import CostMetrics
 from baton.observe.gaps import AddedUp
 from baton.observe.handoffs import HandoffMetrics
 from baton.observe.pools import PoolMetrics
+from baton.observe.timeline_fields import STAGES
 from baton.spec.schema import Slo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from baton.observe.timeline import Timeline
+
+# Each counter's time of birth as a series beside it: twice the page, and nobody reads it. (A switch
+# of the whole process; in a gateway's nobody else counts.)
+disable_created_metrics()
 
 _STATES = ("closed", "half_open", "open")
 
@@ -52,7 +57,8 @@ class GatewayMetrics:
         self.key_requests = d.KEY_REQUESTS.counter(registry)
         self.key_rejected = d.KEY_REJECTED.counter(registry)
         self.overflow = d.OVERFLOW.counter(registry)
-        self.stages = d.STAGES.histogram(registry)
+        stages = d.STAGES.histogram(registry)
+        self._stages = {stage: stages.labels(stage) for stage in STAGES}
         self.ttft = d.TTFT.histogram(registry)
         self.tpot = d.TPOT.histogram(registry)
         self.itl = AddedUp(d.ITL, registry)
@@ -95,7 +101,7 @@ class GatewayMetrics:
         if timeline.first_token is not None:
             self.first_tokens.labels(*timeline.first_token).inc()
         for stage, seconds in timeline.stages.items():
-            self.stages.labels(stage).observe(seconds)
+            self._stages[stage].observe(seconds)
         if timeline.prompt_tokens:
             self._prompt_tokens.inc(timeline.prompt_tokens)
         if timeline.completion_tokens:

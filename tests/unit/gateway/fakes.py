@@ -75,6 +75,8 @@ class FakeEngine:
     released: int = 0
     plan: deque[Behave] = field(default_factory=deque)
     always: Behave = Behave()
+    page: bytes | None = None
+    """What `/metrics` answers; JSON, which is no page, when None."""
     gate: asyncio.Event | None = None
     """Requests wait for it."""
     url: str = ""
@@ -121,6 +123,9 @@ class FakeEngine:
         behave = self.plan.popleft() if self.plan else self.always
         self.running += 1
         try:
+            if request.path == "/metrics" and self.page is not None and behave.status == 200:
+                await asyncio.sleep(behave.delay_s)
+                return web.Response(body=self.page, content_type="text/plain")
             return await self._answer(request, body, behave)
         except asyncio.CancelledError:
             self.cancelled += 1

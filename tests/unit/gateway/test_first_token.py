@@ -386,6 +386,7 @@ async def test_the_first_token_does_not_wait_for_the_handoff() -> None:
             "admit_s",
             "route_s",
             "prefill_s",
+            "first_token_s",
             "handoff_s",
             "decode_s",
         ]
