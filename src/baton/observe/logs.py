@@ -39,10 +39,13 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, message, then the fields as `key=value`."""
+    """Time in UTC, level, logger, message, then the fields as `key=value`.
+
+    The whole time: `baton logs` puts lines of many programs in order by it.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         parts = [at, record.levelname.lower().ljust(7), record.name, record.getMessage()]
         parts += [f"{key}={value}" for key, value in _extras(record).items() if value is not None]
         line = " ".join(parts)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Each counter's time of birth as a series beside it: twice the page, and nobody reads it. (A switch
 # of the whole process; in a gateway's nobody else counts.)
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _STATES = ("closed", "half_open", "open")
 

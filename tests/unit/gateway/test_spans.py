@@ -108,10 +108,11 @@ async def test_without_an_endpoint_nothing_is_traced_and_a_callers_header_passes
 
 
 @pytest.mark.parametrize("status", [None, 400])
-async def test_a_collector_that_is_away_or_refuses_costs_spans_and_no_request(status):
+async def test_a_collector_that_is_away_or_refuses_costs_spans_and_no_request(status, monkeypatch):
     """They are counted as failed; answers are as ever."""
     async with collector() as c:
         c.status = status or 200
+        monkeypatch.setattr(otlp, "TIMEOUT_S", 0.2)
         url = c.url if status else "http://127.0.0.1:9"
         async with stack(settings=settings(url)) as s:
             for _ in range(3):
@@ -170,5 +171,5 @@ def test_where_spans_go(configured, environ, endpoint):
 def test_an_endpoint_that_is_none_is_refused_at_the_start(url):
     """With its place."""
     with pytest.raises(ConfigRefused, match=r"not an HTTP URL") as refused:
-        build_gateway_app(settings(url), FixedDirectory([], []))
+        build_gateway_app(settings(url), FixedDirectory([], ["http://127.0.0.1:9"]))
     assert refused.value.place == "tracing.otlp_endpoint"
