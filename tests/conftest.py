@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.collector import running_collector
 from tests.real_engines import TOOLS, RealPair, start_pair, vllm_is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.collector import Collector
 
 SKIP_REAL = "BATON_SKIP_REAL"
 
@@ -60,14 +63,24 @@ def real_engines_wanted() -> None:
 
 
 @pytest.fixture(scope="session")
+def engine_spans() -> Iterator[Collector]:
+    """Where the shared pair's spans go."""
+    with running_collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
 def real_pair(
-    real_engines_wanted: None, tmp_path_factory: pytest.TempPathFactory
+    real_engines_wanted: None,
+    engine_spans: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RealPair]:
     """A real prefill and a real decode engine, started once for the whole run.
 
     Tests leave it as they found it: no KV held, both engines alive.
     """
-    with start_pair(tmp_path_factory.mktemp("real-pair"), extra_args=TOOLS) as pair:
+    traced = ("--otlp-traces-endpoint", f"{engine_spans.url}/v1/traces")
+    with start_pair(tmp_path_factory.mktemp("real-pair"), extra_args=(*TOOLS, *traced)) as pair:
         yield pair
 
 

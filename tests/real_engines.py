@@ -44,6 +44,9 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
     "PYTHONUNBUFFERED": "1",
+    # For engines that are told where spans go.
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    "OTEL_BSP_SCHEDULE_DELAY": "200",
 }
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 """What `tool_choice: required` wants."""

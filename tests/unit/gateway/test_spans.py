@@ -13,8 +13,8 @@ from baton.gateway.directory import FixedDirectory
 from baton.observe import otlp
 from baton.observe.otlp import endpoint_of
 from baton.spec.schema import BatonBlock, Disaggregate, Tracing
+from tests.collector import attributes, collector
 from tests.unit.gateway.fakes import LONG, Behave, stack, until
-from tests.unit.observe.collector import attributes, collector
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ALWAYS = Disaggregate(mode="always")
