@@ -15,6 +15,7 @@ from baton.engine.replica import EngineReplica
 from baton.serve.deployment_options import deployment_options
 from baton.serve.gateway import gateway_deployment
 from baton.serve.registry import directory_actor
+from baton.serve.tracing import with_tracing
 from baton.spec.check import check_args
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ def engine_config(config: dict[str, Any], role: Role, settings: BatonBlock) -> d
     - `log_engine_metrics: false`: with it on, Ray swaps vLLM's Prometheus logger for its own
       (ray 2.60 `engines/vllm/vllm_engine.py`, `_start_async_llm_engine`), the engine's `/metrics`
       is empty, and neither load nor KV bytes can be read.
+    - the endpoint of `baton.tracing` (`serve.tracing`).
     - no download step for a model that lies in a folder: it would import vLLM once more, in a
       process of its own, to find that there is nothing to do.
     """
+    config = with_tracing(config, settings)
     added: dict[str, Any] = {
         "deployment_config": deployment_options(config.get("deployment_config"), role, settings),
         "log_engine_metrics": False,
