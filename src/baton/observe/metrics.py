@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 
-from baton import __version__
 from baton.observe import definitions as d
 from baton.observe import state_definitions as s
 from baton.observe.costs import CostMetrics
@@ -20,6 +19,7 @@ from baton.observe.handoffs import HandoffMetrics
 from baton.observe.pools import PoolMetrics
 from baton.observe.timeline_fields import STAGES
 from baton.spec.schema import Slo
+from baton.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

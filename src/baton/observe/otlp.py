@@ -22,9 +22,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from baton import __version__
 from baton.errors import ConfigRefused
 from baton.observe import trace
+from baton.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

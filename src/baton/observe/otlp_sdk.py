@@ -13,7 +13,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from baton import __version__
+from baton.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

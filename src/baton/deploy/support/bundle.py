@@ -23,13 +23,13 @@ import httpx
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from baton import __version__
 from baton.deploy.support.redact import Redactor, secrets_in
 from baton.deploy.support.safe_lines import SafeLines
 from baton.errors import BatonError
 from baton.observe.timeline_fields import FIELDS
 from baton.spec.key_file import keys_of
 from baton.spec.schema import BatonBlock
+from baton.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
