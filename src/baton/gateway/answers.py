@@ -31,6 +31,11 @@ def wants_timing(caller: Caller) -> bool:
     return caller.header(b"x-baton-timing") == b"1"
 
 
+def timing_comment(timeline: Timeline) -> bytes:
+    """The same for a stream, before its last event."""
+    return b": baton-timing " + timeline.as_json().encode() + b"\n\n"
+
+
 def last_headers(timeline: Timeline, caller: Caller) -> list[Header]:
     """Headers of an answer that ends the request: its way, and its timeline if asked for."""
     headers = way_headers(timeline)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from baton.errors import GatewayError
-from baton.gateway.answers import wants_timing, way_headers
+from baton.gateway.answers import timing_comment, wants_timing, way_headers
 from baton.gateway.attention import Attention
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.sources import FirstHand, Place, Written
@@ -179,7 +179,7 @@ class _Streaming:
             self.resumer.count_tokens()
             timeline.finish("ok")
             timeline.bytes_out = self.caller.sent
-            return b": baton-timing " + timeline.as_json().encode() + b"\n\n"
+            return timing_comment(timeline)
 
         timed = wants_timing(self.caller)
         ended_at = await relay(

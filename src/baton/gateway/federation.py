@@ -38,6 +38,8 @@ MAX_BYTES = 4 * 1024 * 1024
 """Of one engine's page."""
 MAX_PAGE_BYTES = 64 * 1024 * 1024
 KEEP_S = 1.0
+LINES_AT_ONCE = 200
+"""Streams wait while a piece of this length is read, and no longer."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,11 @@ class Federation:
                 continue
             size += len(one.text)
             named = dict(zip(("role", "engine", "node"), labels, strict=True))
-            dropped.labels(*labels).set(page.add(one.text.decode(errors="replace"), named))
-            await asyncio.sleep(0)  # streams go on between two engines' pages
+            part, lines = page.part(named), one.text.decode(errors="replace").split("\n")
+            for at in range(0, len(lines), LINES_AT_ONCE):
+                part.feed(lines[at : at + LINES_AT_ONCE])
+                await asyncio.sleep(0)  # streams go on meanwhile
+            dropped.labels(*labels).set(part.dropped)
         self._page = generate_latest(registry) + page.text().encode()
         self._made_at = time.monotonic()
         return self._page

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import aiohttp
 
 from baton.errors import BrokenStream, ConfigRefused, OverflowFailed
-from baton.gateway.answers import way_headers
+from baton.gateway.answers import last_headers, timing_comment, wants_timing, way_headers
 from baton.gateway.openai_errors import reshape, stream_event
 from baton.gateway.portable import NotPortable, portable_body
 from baton.gateway.prefill import RequestRejected
@@ -244,11 +244,12 @@ async def _hand_on(
     """Send the answer on. Of the provider's headers only the kind of content goes along."""
     timeline.status = 200
     timeline.first_byte()
-    headers = way_headers(timeline)
     if not _streams(response):
-        await caller.answer(200, first, headers=headers)
+        timeline.count_usage(first)
         timeline.finish("ok")
+        await caller.answer(200, first, headers=last_headers(timeline, caller))
         return
+    headers = way_headers(timeline)
     timeline.streamed = True
     headers += [
         (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -264,6 +265,11 @@ async def _hand_on(
             events = whole.feed(lines.feed(chunk))
             if events:
                 done = events.endswith(_DONE + EVENT_END)
+                if done and wants_timing(caller):
+                    timeline.count_usage(events)
+                    timeline.finish("ok")
+                    events = events[: -len(_DONE + EVENT_END)] + timing_comment(timeline)
+                    events += _DONE + EVENT_END
                 await caller.body(events, more=True)
             async with asyncio.timeout(idle_s):
                 chunk = await response.content.readany()

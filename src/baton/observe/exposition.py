@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MAX_SAMPLES = 20_000
 """Of one process. vLLM 0.29 with one engine core writes some hundreds."""
@@ -39,42 +39,41 @@ class _Family:
     lines: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Page:
-    """A page that grows by one process at a time."""
+class Part:
+    """What one process adds to a page. `dropped` counts lines that were no samples."""
 
-    _families: dict[str, _Family] = field(default_factory=dict)
+    def __init__(self, families: dict[str, _Family], labels: Mapping[str, str]) -> None:
+        self._families, self._labels = families, labels
+        self._front = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        self._owner: dict[str, str] = {}  # series name → family
+        self._samples = 0
+        self.dropped = 0
 
-    def add(self, text: str, labels: Mapping[str, str]) -> int:
-        """Take over a process's samples with these labels in front; how many lines were no samples.
-
-        A label that the process uses itself becomes `exported_…`, as Prometheus does it.
-        """
-        front = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-        dropped = samples = 0
-        owner: dict[str, str] = {}  # series name → family
-        for line in text.split("\n"):
-            if not line or line.isspace():
-                continue
+    def feed(self, lines: Iterable[str]) -> None:
+        """More lines, in their order."""
+        for line in lines:
             if line.startswith("#"):
-                self._describe(line, owner)
-                continue
-            found = _SAMPLE.fullmatch(line) if len(line) <= MAX_LINE else None
-            if found is None or samples >= MAX_SAMPLES:
-                dropped += 1
-                continue
-            samples += 1
-            name, own, value = found.groups()
-            if own:
-                own = _LABEL_NAME.sub(
-                    lambda one: f"exported_{one[0]}" if one[1] in labels else one[0], own
-                )
-            inside = f"{front},{own}" if own else front
-            family = self._families.setdefault(owner.get(name, name), _Family())
-            family.lines.append(f"{name}{{{inside}}} {value}")
-        return dropped
+                self._describe(line)
+            elif line and not line.isspace():
+                self._sample(line)
 
-    def _describe(self, line: str, owner: dict[str, str]) -> None:
+    def _sample(self, line: str) -> None:
+        found = _SAMPLE.fullmatch(line) if len(line) <= MAX_LINE else None
+        if found is None or self._samples >= MAX_SAMPLES:
+            self.dropped += 1
+            return
+        self._samples += 1
+        name, own, value = found.groups()
+        if own:
+            own = _LABEL_NAME.sub(self._renamed, own)
+        inside = f"{self._front},{own}" if own else self._front
+        family = self._families.setdefault(self._owner.get(name, name), _Family())
+        family.lines.append(f"{name}{{{inside}}} {value}")
+
+    def _renamed(self, label: re.Match[str]) -> str:
+        return f"exported_{label[0]}" if label[1] in self._labels else label[0]
+
+    def _describe(self, line: str) -> None:
         meta = _META.fullmatch(line) if len(line) <= MAX_LINE else None
         if meta is None:
             return
@@ -86,7 +85,27 @@ class Page:
             if family.kind == "untyped":
                 family.kind = rest
             for part in _PARTS.get(family.kind, ()):
-                owner[name + part] = name
+                self._owner[name + part] = name
+
+
+@dataclass
+class Page:
+    """A page that grows by one process at a time."""
+
+    _families: dict[str, _Family] = field(default_factory=dict)
+
+    def add(self, text: str, labels: Mapping[str, str]) -> int:
+        """Take over a process's samples with these labels in front; how many lines were no samples.
+
+        A label that the process uses itself becomes `exported_…`, as Prometheus does it.
+        """
+        part = self.part(labels)
+        part.feed(text.split("\n"))
+        return part.dropped
+
+    def part(self, labels: Mapping[str, str]) -> Part:
+        """The same, some lines at a time."""
+        return Part(self._families, labels)
 
     def text(self) -> str:
         """The page."""

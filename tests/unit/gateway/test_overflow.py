@@ -127,6 +127,22 @@ def test_line_ends_are_made_one_kind_however_they_are_cut(step):
     assert out == b"data: a\n\ndata: b\n\ndata: [DONE]\n\n"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_overflowed_request_has_its_timeline_too(monkeypatch, stream):
+    """Header or comment, as for any other."""
+    async with with_provider(monkeypatch) as s, busy(s):
+        body = {"messages": MESSAGES, "stream": stream}
+        _, raw, headers = await s.post(CHAT, body, x_baton_timing="1")
+        if stream:
+            comment, last = raw.split(b"\n\n")[-3:-1]
+            assert last == b"data: [DONE]"
+            said = json.loads(comment.removeprefix(b": baton-timing "))
+        else:
+            said = json.loads(headers["x-baton-timing"])
+        assert (said["route"], said["outcome"]) == ("overflow", "ok")
+        assert "overflow_s" in said["stages"]
+
+
 async def test_a_request_marked_local_only_never_leaves(monkeypatch):
     """It gets its 429, and is told why."""
     async with with_provider(monkeypatch) as s, busy(s):
