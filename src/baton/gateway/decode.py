@@ -23,7 +23,8 @@ from baton.gateway.prefill import RequestRejected, usable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from baton.gateway.engine_client import EngineAnswer, EngineClient
+    from baton.gateway.engine_client import EngineClient
+    from baton.gateway.engine_wire import EngineAnswer
     from baton.gateway.handoff import Handoff
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
