@@ -32,6 +32,7 @@ from baton.gateway.answers import answer_error, answer_fault, answer_rejection, 
 from baton.gateway.auth import Keys
 from baton.gateway.books import Books
 from baton.gateway.caller import Caller, CallerGone
+from baton.gateway.caller_wire import Outbox
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
@@ -133,6 +134,7 @@ class GatewayApp:
         )
         self.ways = Ways(directory, self.inflight, self.metrics.costs)
         self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
+        self._outbox = Outbox()
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._model_ids = model_ids
         self._prefix = route_prefix
@@ -213,7 +215,7 @@ class GatewayApp:
     # -- one request -----------------------------------------------------------------------------
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = Caller(scope, receive, send)
+        caller = Caller(scope, receive, send, self._outbox)
         path = local_path(scope["path"], scope.get("root_path", ""), self._prefix)
         found = None if path is None else lookup(path)
         if found is None:

@@ -89,6 +89,14 @@ class Attention:
         sign, self._sign = self._sign, None
         return sign
 
+    def passed(self) -> bool:
+        """Something came and is passed on at once; False while a sign is in its way."""
+        if self._sign is not None:
+            return False
+        self._since = self._loop.time()
+        self._signs = 0
+        return True
+
     async def pause(self) -> None:
         """Nobody is waited for until `wait_for`; a sign that is being sent goes out first."""
         sign = self._heard()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from baton.errors import BodyTooLarge, BodyTooSlow, MediaTypeRefused
+from baton.gateway.caller_wire import wire_behind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 
     from baton.gateway.admission import HeldBodies
+    from baton.gateway.caller_wire import CallerWire, Outbox
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
@@ -35,6 +37,7 @@ class Caller:
 
     __slots__ = (
         "_headers",
+        "_outbox",
         "_receive",
         "_send",
         "extra",
@@ -46,8 +49,11 @@ class Caller:
         "started",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, outbox: Outbox | None = None
+    ) -> None:
         self.scope = scope
+        self._outbox = outbox
         self._receive = receive
         self._send = send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -134,6 +140,15 @@ class Caller:
         # Servers report "disconnected" after a whole answer as well: that is no hang-up.
         self.finished = not more
         await self._transmit({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    def wire(self) -> CallerWire | None:
+        """A way to write pieces of the answer that has begun without waiting, where there is one.
+
+        What is written there has to be added to `sent`.
+        """
+        if self._outbox is None:
+            return None
+        return wire_behind(self.scope, self._send, self._outbox)
 
     async def _transmit(self, message: Message) -> None:
         try:

@@ -21,7 +21,7 @@ from baton.gateway.openai_errors import reshape
 from baton.gateway.prefill import RequestRejected, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.engine_wire import EngineAnswer
@@ -99,6 +99,10 @@ class DecodeAnswer:
     async def next_chunk(self) -> bytes:
         """More bytes of a streamed answer; empty at its proper end."""
         return await self._answer.next_chunk()
+
+    async def flow(self, taker: Callable[[bytes], bool]) -> None:
+        """Have pieces taken as they come (`EngineAnswer.flow`)."""
+        await self._answer.flow(taker)
 
     def close(self) -> None:
         self._answer.close()
@@ -187,10 +191,14 @@ def _has_finished(held: bytes, route: Route) -> bool:
     return route.finish_mark is None or route.finish_mark in held
 
 
+def may_be_error(events: bytes) -> bool:
+    """Whether an error event may be among these: two plain searches."""
+    return b'data: {"error"' in events or b"event: error\n" in events
+
+
 def find_error(events: bytes) -> tuple[int, int] | None:
     """Where an engine's error event begins among whole events, and the status inside it."""
-    # Two plain searches: this is asked about every chunk of a stream.
-    if b'data: {"error"' not in events and b"event: error\n" not in events:
+    if not may_be_error(events):
         return None
     match = _ERROR_EVENT.search(events)
     if match is None:

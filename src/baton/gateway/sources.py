@@ -22,7 +22,7 @@ from baton.gateway.transcript import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.request_body import Body
@@ -41,6 +41,19 @@ class Source(Protocol):
 
         Raises:
             LegFailed: The stream broke.
+        """
+
+    async def flow(self, taker: Callable[[bytes], bool]) -> None:
+        """Have whole events taken as they come, until something else does (`EngineAnswer.flow`)."""
+
+    def plain(self, chunk: bytes) -> bytes | None:
+        """What the caller gets of one event like those before it; None for anything else."""
+
+    def digest(self, events: bytes) -> bytes:
+        """What the caller gets of whole events.
+
+        Raises:
+            LegFailed: They are not what has to follow.
         """
 
     def close(self) -> None:
@@ -150,6 +163,23 @@ class _OfAnEngine:
     def close(self) -> None:
         self._answer.close()
 
+    async def flow(self, taker: Callable[[bytes], bool]) -> None:
+        if self._held is None and not self._whole.rest():
+            await self._answer.flow(taker)
+
+    def plain(self, chunk: bytes) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def digest(self, events: bytes) -> bytes:
+        return events
+
+    async def next_events(self) -> bytes:
+        while events := await self._whole_events():
+            shown = self.digest(events)
+            if shown:
+                return shown
+        return b""
+
     async def _whole_events(self) -> bytes:
         while True:
             chunk = self._held
@@ -175,14 +205,11 @@ class FirstHand(_OfAnEngine):
         super().__init__(answer)
         self._transcript = transcript
 
-    async def next_events(self) -> bytes:
-        if self._transcript is None:
-            return await self._whole_events()
-        while events := await self._whole_events():
-            shown = self._transcript.feed(events)
-            if shown:
-                return shown
-        return b""
+    def plain(self, chunk: bytes) -> bytes | None:
+        return None if self._transcript is None else self._transcript.plain(chunk)
+
+    def digest(self, events: bytes) -> bytes:
+        return events if self._transcript is None else self._transcript.feed(events)
 
 
 class Written:
@@ -196,6 +223,15 @@ class Written:
     async def next_events(self) -> bytes:
         left, self._left = self._left, b""
         return left
+
+    async def flow(self, taker: Callable[[bytes], bool]) -> None:
+        """Nothing more comes than what is here."""
+
+    def plain(self, chunk: bytes) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def digest(self, events: bytes) -> bytes:
+        return events
 
     def close(self) -> None:
         self._left = b""
@@ -213,12 +249,8 @@ class Rewritten(_OfAnEngine):
         self._head = head_of(transcript)
         self._replay = Replay(said)
 
-    async def next_events(self) -> bytes:
-        while events := await self._whole_events():
-            shown = b"".join([self._rewrite(event) for event in events.split(EVENT_END)[:-1]])
-            if shown:
-                return shown
-        return b""
+    def digest(self, events: bytes) -> bytes:
+        return b"".join([self._rewrite(event) for event in events.split(EVENT_END)[:-1]])
 
     def _rewrite(self, event: bytes) -> bytes:
         document = parse_event(event)
@@ -245,7 +277,7 @@ _BEHIND = (
     b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,'
     b'"token_ids":['
 )
-_END = b"]}]}"
+_END = b"]}]}\n\n"
 _CHAT_TEXT = b'"choices":[{"index":0,"delta":{"content":"'
 _CHAT_BEHIND = b'"},"logprobs":null,"finish_reason":null,"token_ids":['
 
@@ -278,16 +310,26 @@ class Continued(Rewritten):
         self._ours = head[: head.index(b'"choices":')] + (_CHAT_TEXT if chat else _TEXT)
         self._behind = _CHAT_BEHIND if chat else _BEHIND
 
-    def _rewrite(self, event: bytes) -> bytes:
+    def plain(self, chunk: bytes) -> bytes | None:
+        ours = self._as_ours(chunk)
+        return None if ours is None else self._transcript.plain(ours)
+
+    def _as_ours(self, event: bytes) -> bytes | None:
+        """The caller's bytes of a chunk that is made as the one before it; None for all else."""
         theirs = self._theirs
-        if theirs and event.startswith(theirs) and event.endswith(_END) and self._caught_up:
-            at = event.find(_BEHIND, len(theirs))
-            ids = event[at + len(_BEHIND) : -len(_END)]
-            if at >= 0 and ids.isdigit():
-                text = event[len(theirs) : at]
-                chunk = b"".join((self._ours, text, self._behind, ids, _END, EVENT_END))
-                return self._transcript.feed(chunk)
-        elif not theirs:
+        if not theirs or not event.startswith(theirs) or not event.endswith(_END):
+            return None
+        at = event.find(_BEHIND, len(theirs))
+        ids = event[at + len(_BEHIND) : -len(_END)]
+        if at < 0 or not ids.isdigit() or not self._caught_up:
+            return None
+        return b"".join((self._ours, event[len(theirs) : at], self._behind, ids, _END))
+
+    def _rewrite(self, event: bytes) -> bytes:
+        ours = self._as_ours(event + EVENT_END)
+        if ours is not None:
+            return self._transcript.feed(ours)
+        if not self._theirs:
             at = event.find(_TEXT)
             self._theirs = event[: at + len(_TEXT)] if at >= 0 else b""
         return super()._rewrite(event)

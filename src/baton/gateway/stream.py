@@ -1,6 +1,7 @@
 """Hands a streamed answer to the caller: whole events, never a silent end.
 
-Bytes pass through as they come. When the engine's stream breaks, `resume` looks for another engine
+Bytes pass through as they come, most of them in the callback in which they came (`_passing`): no
+task wakes up for them. When the engine's stream breaks, `resume` looks for another engine
 that goes on with it; the caller sees a pause. When nothing can go on, the stream ends with an error
 event that client libraries raise.
 """
@@ -11,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from baton.errors import BrokenStream, LegFailed
-from baton.gateway.decode import find_error
+from baton.gateway.decode import find_error, may_be_error
 from baton.gateway.openai_errors import stream_event
 from baton.gateway.resume import CannotResume
 from baton.gateway.sse import EVENT_END
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from baton.gateway.attention import Attention
     from baton.gateway.caller import Caller
+    from baton.gateway.caller_wire import CallerWire
     from baton.gateway.resume import Resumer
     from baton.gateway.routes import Route
     from baton.gateway.sources import Source
@@ -81,9 +83,16 @@ async def _pass_on(
 ) -> float:
     last_event = None if route.terminator is None else route.terminator + EVENT_END
     ended = False
+    wire = caller.wire()
+    taker = None if wire is None else _passing(source, caller, wire, attention, last_event)
     while True:
         attention.wait_for(source)
         try:
+            if wire is not None and taker is not None:
+                before = caller.sent
+                await source.flow(taker)
+                ended = ended and caller.sent == before
+                wire.flush()
             events = await source.next_events()
         except LegFailed as failure:
             if attention.given_up is None:
@@ -106,6 +115,41 @@ async def _pass_on(
     if last_words is not None and last_event is None:
         await caller.body(last_words(), more=True)
     return ended_at
+
+
+def _passing(
+    source: Source,
+    caller: Caller,
+    wire: CallerWire,
+    attention: Attention,
+    last_event: bytes | None,
+) -> Callable[[bytes], bool]:
+    """Takes what needs no thought: whole events in the middle of a stream, for a caller who reads.
+
+    Everything else is left to `_pass_on`: the end, an error, half an event, a caller who is slow or
+    gone, a sign on its way to him.
+    """
+    plain, digest, passed, write = source.plain, source.digest, attention.passed, wire.write
+
+    def take(chunk: bytes) -> bool:
+        if not wire.ready or not passed():
+            return False
+        events = plain(chunk)
+        if events is None:
+            if (
+                not chunk.endswith(EVENT_END)
+                or (last_event is not None and chunk.endswith(last_event))
+                or may_be_error(chunk)
+            ):
+                return False
+            events = digest(chunk)
+            if not events:
+                return True
+        caller.sent += len(events)
+        write(events)
+        return True
+
+    return take
 
 
 async def _stop_at_error(events: bytes, caller: Caller, source: Source) -> None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 # bytes are a key wherever they stand.
 _IDS = re.compile(rb'"((?:prompt_)?token_ids)":\[([0-9,]*)\]')
 _ONE_IDS = b'"token_ids":['
+_NEWLINE = 10
+_END = b"]}]}\n\n"
+_END_SIZE = len(_END)
+_NO_IDS = b"null}]}\n\n"
+_TEXTS = (b'"choices":[{"index":0,"delta":{"content":"', b'"choices":[{"index":0,"text":"')
 _EMPTY_DELTA = b'"delta":{},'
 _NOT_FINISHED = b'"finish_reason":null'
 _DATA = b"data: "
@@ -58,14 +63,15 @@ class Transcript:
     """
 
     __slots__ = (
-        "_asks_ids", "_folded", "_ids", "_pending", "_pending_size", "_prompt", "_shows_ids",
-        "began", "count", "first", "tail",
+        "_asks_ids", "_folded", "_ids", "_mold", "_pending", "_pending_size", "_prompt",
+        "_shows_ids", "began", "count", "first", "tail",
     )  # fmt: skip
 
     def __init__(self, *, asks_ids: bool, shows_ids: bool) -> None:
         self._asks_ids = asks_ids
         self._shows_ids = shows_ids
         self._prompt = b""
+        self._mold = b""
         self._ids: list[bytes] = []
         self._pending: list[bytes] = []
         self._pending_size = 0
@@ -79,31 +85,59 @@ class Transcript:
         self.began = Began(0, 0)
         """Where that engine began."""
 
+    def plain(self, event: bytes) -> bytes | None:
+        """`feed` for one event that is made as the one before it was, and None for all else.
+
+        Nearly all events of a stream are: the same bytes up to the text, one token id at the end. A
+        line's end inside JSON is escaped, so an event without one up to its end is one event, and
+        neither an error's nor the last.
+        """
+        mold = self._mold
+        size = len(event)
+        if not mold or not event.startswith(mold) or event.find(b"\n", len(mold)) != size - 2:
+            return None
+        if self._asks_ids and not self._shows_ids:
+            start = event.rfind(_ONE_IDS) + len(_ONE_IDS)
+            ids = event[start:-_END_SIZE]
+            if not ids.isdigit() or not event.endswith(_END):
+                return None
+            self._ids.append(ids)
+            self.tail.append(event)
+            event = event[: start - 1] + _NO_IDS
+        elif self._asks_ids or event[-1] != _NEWLINE:
+            return None
+        else:
+            self.tail.append(event)
+        self.count += 1
+        self._pending.append(event)
+        self._pending_size += size
+        if self._pending_size > FOLD_BYTES:
+            self._fold()
+        return event
+
     def feed(self, events: bytes) -> bytes:
         """Keep whole events; what the caller gets of them."""
-        if events.find(b"\n\n") + 2 == len(events):  # one event: nearly always so
-            at = events.find(_ONE_IDS) if self._asks_ids else -1
-            if at < 0 or not self.count or self._shows_ids or _EMPTY_DELTA in events:
-                self.keep(events)
-                return self.show(events)
-            # What follows does what `keep` and `show` do for a chunk with one list of ids.
-            start = at + len(_ONE_IDS)
-            end = events.find(b"]", start)
-            if end > start:
-                self._ids.append(events[start:end])
-            self.tail.append(events)
-            shown = events[: start - 1] + b"null" + events[end + 1 :]
-            self.count += 1
-            self._pending.append(shown)
-            self._pending_size += len(shown)
-            if self._pending_size > FOLD_BYTES:
-                self._fold()
-            return shown
+        one = self.plain(events)
+        if one is not None:
+            return one
         out = []
         for event in events.split(b"\n\n")[:-1]:
-            self.keep(event + b"\n\n")
-            out.append(self.show(event + b"\n\n"))
+            event += b"\n\n"  # noqa: PLW2901
+            shown = self.plain(event)
+            if shown is None:
+                self.keep(event)
+                shown = self.show(event)
+                self._learn(event)
+            out.append(shown)
         return b"".join(out)
+
+    def _learn(self, event: bytes) -> None:
+        """What events begin with, up to the text."""
+        for key in _TEXTS:
+            at = event.find(key)
+            if at >= 0 and b"\n" not in event[: at + len(key)]:
+                self._mold = event[: at + len(key)]
+                return
 
     def keep(self, event: bytes) -> None:
         """Keep one event as an engine wrote it, with its token ids."""

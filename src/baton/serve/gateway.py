@@ -12,6 +12,7 @@ from typing import Any
 from ray import serve
 
 from baton.gateway.app import build_gateway_app
+from baton.gateway.caller_wire import SEND
 from baton.gateway.directory import LeaseDirectory
 from baton.observe.logs import configure
 from baton.serve.registry import directory_actor
@@ -94,6 +95,9 @@ class _WithoutRequestId:
 
     Ray 2.60, serve/_private/http_util.py, RequestIdMiddleware; it also fills in a missing id
     before the gateway sees the request, so both are always the same.
+
+    And says where uvicorn's own `send` is, so that pieces of a stream need not go through Serve's
+    wrappers (`gateway.caller_wire`).
     """
 
     def __init__(self, app: Any) -> None:
@@ -106,4 +110,26 @@ class _WithoutRequestId:
                 message = {**message, "headers": headers}
             await send(message)
 
+        if scope["type"] == "http":
+            scope = {**scope, SEND: _unwrapped(send)}
         await self._app(scope, receive, without)
+
+
+# What Ray 2.60 puts around uvicorn's `send` of a replica that HAProxy talks to. Both look at the
+# first and the last message of an answer and let the others pass as they are.
+_SERVES_OWN = frozenset({
+    "Replica._direct_ingress_asgi.<locals>.send_user_message",  # serve/_private/replica.py
+    "RequestIdMiddleware.__call__.<locals>.send_with_request_id",  # serve/_private/http_util.py
+})  # fmt: skip
+
+
+def _unwrapped(send: Any) -> Any:
+    """The `send` behind Serve's own wrappers; a wrapper that is not known stays."""
+    for _ in _SERVES_OWN:
+        if getattr(send, "__qualname__", None) not in _SERVES_OWN:
+            break
+        names = send.__code__.co_freevars
+        if "send" not in names:
+            break
+        send = send.__closure__[names.index("send")].cell_contents
+    return send

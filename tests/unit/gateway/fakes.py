@@ -79,6 +79,10 @@ class FakeEngine:
     """What `/metrics` answers; JSON, which is no page, when None."""
     gate: asyncio.Event | None = None
     """Requests wait for it."""
+    pad: int = 0
+    """So many bytes more in each event."""
+    wrote: int = 0
+    """Bytes of streams."""
     url: str = ""
     _runner: web.AppRunner | None = None
 
@@ -198,6 +202,7 @@ class FakeEngine:
             step = behave.split or len(data)
             for at in range(0, len(data), step):
                 await response.write(data[at : at + step])
+                self.wrote += step
                 if behave.split:
                     await asyncio.sleep(0)
 
@@ -229,7 +234,8 @@ class FakeEngine:
                 return response
             if behave.hang_after == n:
                 await asyncio.sleep(3600)
-            await write(f'data: {{"engine": "{self.name}", "text": "t{n} "}}\n\n'.encode())
+            pad = f', "pad": "{"x" * self.pad}"' if self.pad else ""
+            await write(f'data: {{"engine": "{self.name}", "text": "t{n} "{pad}}}\n\n'.encode())
             await asyncio.sleep(self.token_delay_s)
         mark = "stop_reason" if request.path == "/v1/messages" else "finish_reason"
         await write(f'data: {{"{mark}":"stop"}}\n\n'.encode())
