@@ -185,6 +185,7 @@ def _serve(
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # nobody here asks for the caller's address
         timeout_graceful_shutdown=int(settings.engines.drain_timeout_s),
         ssl_certfile=None if tls is None else tls.cert,
         ssl_keyfile=None if tls is None else tls.key,

@@ -7,7 +7,7 @@ framing; the beginning and the end of an answer go the ordinary way, and so does
 uvicorn says that the caller reads slowly, is gone, or has not been answered yet.
 
 Engines write the tokens of all their streams in one step, so pieces come together. They are read
-first and written together when the loop's turn ends (`Outbox`): whoever reads them is woken once and
+first and written together when the loop's turn ends (`Outbox`): who reads them is woken once and
 not for each, and to wake somebody is a good part of what a write costs.
 
 Only what is known is reached through: the `send` of uvicorn's httptools protocol itself, or the one

@@ -7,7 +7,6 @@ together: then the text is folded out of the events and the events are dropped.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 
 # vLLM 0.29 serializes choices without spaces. Inside a JSON string a quote is escaped, so these
 # bytes are a key wherever they stand.
-_IDS = re.compile(rb'"((?:prompt_)?token_ids)":\[([0-9,]*)\]')
 _ONE_IDS = b'"token_ids":['
+_PROMPT_IDS = b'"prompt_token_ids":['
+_IDS_ARE_MADE_OF = b"0123456789,"
 _NEWLINE = 10
 _END = b"]}]}\n\n"
 _END_SIZE = len(_END)
@@ -144,20 +144,22 @@ class Transcript:
         if not self.first:
             self.first = event
         self.tail.append(event)
-        if self._asks_ids and b'token_ids":[' in event:
-            for match in _IDS.finditer(event):
-                if match[1] == b"prompt_token_ids":
-                    self._prompt = match[2]
-                elif match[2]:
-                    self._ids.append(match[2])
+        if self._asks_ids:
+            for key, ids, _, _ in _lists_of_ids(event):
+                if key == _PROMPT_IDS:
+                    self._prompt = ids
+                elif ids:
+                    self._ids.append(ids)
 
     def show(self, event: bytes) -> bytes:
         """What the caller gets of an event; it counts as said."""
-        if self._asks_ids and not self._shows_ids and b'token_ids":[' in event:
-            if _EMPTY_DELTA in event and _NOT_FINISHED in event:
+        if self._asks_ids and not self._shows_ids:
+            lists = _lists_of_ids(event)
+            if lists and _EMPTY_DELTA in event and _NOT_FINISHED in event:
                 # vLLM sends these only because ids were asked for (chat_completion/serving.py).
                 return b""
-            event = _IDS.sub(rb'"\1":null', event)
+            for _, _, start, end in reversed(lists):
+                event = event[:start] + b"null" + event[end:]
         self.count += 1
         self._pending.append(event)
         self._pending_size += len(event)
@@ -205,6 +207,25 @@ class Transcript:
             self._folded[channel] = ["".join(parts)]
         self._pending.clear()
         self._pending_size = 0
+
+
+def _lists_of_ids(event: bytes) -> list[tuple[bytes, bytes, int, int]]:
+    """The lists of token ids in an event: key, what is between the brackets, begin and end."""
+    found = []
+    for key in (_PROMPT_IDS, _ONE_IDS):
+        at = event.find(key)
+        while at >= 0:
+            start = at + len(key)
+            end = event.find(b"]", start)
+            ids = event[start:end]
+            if end >= 0 and not ids.strip(_IDS_ARE_MADE_OF):
+                found.append((key, ids, start - 1, end + 1))
+            at = event.find(key, start)
+    return sorted(found, key=_by_place)
+
+
+def _by_place(one: tuple[bytes, bytes, int, int]) -> int:
+    return one[2]
 
 
 def _numbers(raw: bytes) -> list[int]:

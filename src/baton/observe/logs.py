@@ -6,6 +6,7 @@ formats show them: text as `key=value`, JSON as keys of their own.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
@@ -38,6 +39,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, separators=(",", ":"))
 
 
+@functools.lru_cache(maxsize=2)
+def _second(since_epoch: int) -> str:
+    """Thousands of lines share it."""
+    return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 class TextFormatter(logging.Formatter):
     """Time in UTC, level, logger, message, then the fields as `key=value`.
 
@@ -45,9 +52,14 @@ class TextFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        second, millisecond = divmod(int(record.created * 1000), 1000)
+        at = f"{_second(second)}.{millisecond:03}Z"
         parts = [at, record.levelname.lower().ljust(7), record.name, record.getMessage()]
-        parts += [f"{key}={value}" for key, value in _extras(record).items() if value is not None]
+        parts += [
+            f"{key}={value}"
+            for key, value in record.__dict__.items()
+            if value is not None and key not in _STANDARD
+        ]
         line = " ".join(parts)
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
