@@ -176,6 +176,8 @@ def _serve(
 
     import uvicorn
 
+    from baton.gateway.lifespan import collect_rarely
+
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -222,6 +224,7 @@ def _serve(
         click.echo(
             f"gateway listens on {'http' if tls is None else 'https'}://{name}:{port}", err=True
         )
+        collect_rarely()
         await server.main_loop()
         await server.shutdown(sockets=[listener])
 

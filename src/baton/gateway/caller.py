@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,7 +58,7 @@ class Caller:
         self._send = send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"").decode("latin-1")
-        self.request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        self.request_id = given if _SANE_ID.fullmatch(given) else os.urandom(16).hex()
         self.extra: dict[bytes, bytes] = {
             b"x-request-id": self.request_id.encode(),
             b"x-baton-served-by": b"local",  # overflow says otherwise

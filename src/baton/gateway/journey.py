@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -125,7 +125,7 @@ class Journey:
         self._avoid = avoid
         self._asks_ids = asks_ids
         self._prompt = prompt_of(ask)
-        self._leg_prefix = f"{timeline.request_id}-{uuid.uuid4().hex[:12]}"
+        self._leg_prefix = f"{timeline.request_id}-{os.urandom(6).hex()}"
         self._counted: EngineLease | None = None
         self._again: str | None = None  # the engine that is asked again, by its replica_id
         self._plan = plan

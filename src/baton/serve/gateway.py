@@ -14,6 +14,7 @@ from ray import serve
 from baton.gateway.app import build_gateway_app
 from baton.gateway.caller_wire import SEND
 from baton.gateway.directory import LeaseDirectory
+from baton.gateway.lifespan import collect_rarely
 from baton.observe.logs import configure
 from baton.serve.registry import directory_actor
 from baton.spec.lease import DirectorySnapshot
@@ -75,6 +76,7 @@ class GatewayReplica:
 
     async def __serve_build_asgi_app__(self) -> Any:  # Ray Serve's own name
         """The gateway's ASGI app; Serve mounts it under the application's route_prefix."""
+        collect_rarely()
         app = build_gateway_app(
             self._settings,
             LeaseDirectory(
