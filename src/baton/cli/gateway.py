@@ -11,6 +11,7 @@ from baton.errors import ConfigRefused, EnvironmentUnfit, PortTaken
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from baton.cli.tls import Tls
     from baton.gateway.app import GatewayApp
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Variable with the secret that opens the engines' ports.",
 )
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Processes that share the port, each a whole gateway with its own limits and metrics.",
+)
 @click.option("--route-prefix", default="/", show_default=True, help="Path to serve under.")
 @click.option(
     "--insecure-no-auth",
@@ -56,6 +64,7 @@ def command(  # noqa: PLR0917  (click passes by name)
     port: int,
     config_file: Path | None,
     engine_secret_env: str | None,
+    workers: int,
     route_prefix: str,
     insecure_no_auth: bool,
     tls_cert: Path | None,
@@ -72,6 +81,9 @@ def command(  # noqa: PLR0917  (click passes by name)
     from baton.spec.hosts import is_loopback
 
     settings = _settings(config_file)
+    if workers > 1:
+        gateways = settings.gateway.model_copy(update={"num_replicas": workers})
+        settings = settings.model_copy(update={"gateway": gateways})
     logs.configure(settings.logging)
     auth = settings.auth
     if auth.is_unsaid and not (is_loopback(host) or insecure_no_auth):
@@ -82,16 +94,39 @@ def command(  # noqa: PLR0917  (click passes by name)
             " auth.allow_anonymous: true or --insecure-no-auth",
         )
     tls = None if tls_cert is None and tls_key is None else Tls.checked(tls_cert, tls_key)
-    directory = FixedDirectory(
-        prefill_urls,
-        decode_urls,
-        _secret(engine_secret_env),
-        asks_block_size=settings.disaggregate.first_token == "early",  # noqa: S105 - of a text
-    )
-    app = build_gateway_app(settings, directory, route_prefix=route_prefix)
+    secret = _secret(engine_secret_env)
+
+    def made() -> GatewayApp:
+        directory = FixedDirectory(
+            prefill_urls,
+            decode_urls,
+            secret,
+            asks_block_size=settings.disaggregate.first_token == "early",  # noqa: S105 - of a text
+        )
+        return build_gateway_app(settings, directory, route_prefix=route_prefix)
+
+    app = made()  # also where processes of their own make theirs: what is wrong shows here
     listener = _bind(host, port)
+    name = f"[{host}]" if ":" in host else host
+    scheme = "http" if tls is None else "https"
+
+    def ready() -> None:
+        port = listener.getsockname()[1]
+        click.echo(f"gateway listens on {scheme}://{name}:{port}", err=True)
+
     try:
-        _serve(app, listener, host, settings, tls)
+        if workers == 1:
+            _serve(app, listener, settings, tls, ready)
+            return
+        from baton.cli.workers import Workers, keeper_of, one_of
+
+        listener = keeper_of(listener)
+
+        def serve(listens: Callable[[], None]) -> None:
+            with one_of(listener) as own:
+                _serve(made(), own, settings, tls, listens)
+
+        Workers(workers, serve).run(ready)
     finally:
         listener.close()
 
@@ -166,9 +201,9 @@ def _owner(port: int) -> str:
 def _serve(
     app: GatewayApp,
     listener: socket.socket,
-    host: str,
     settings: BatonBlock,
     tls: Tls | None,
+    ready: Callable[[], None],
 ) -> None:
     """Run until SIGINT or SIGTERM, then let open requests end."""
     import asyncio
@@ -219,11 +254,7 @@ def _serve(
         await server.startup(sockets=[listener])
         if server.should_exit:
             raise EnvironmentUnfit("the gateway could not start", cure="see the lines above")
-        port = listener.getsockname()[1]
-        name = f"[{host}]" if ":" in host else host
-        click.echo(
-            f"gateway listens on {'http' if tls is None else 'https'}://{name}:{port}", err=True
-        )
+        ready()
         collect_rarely()
         await server.main_loop()
         await server.shutdown(sockets=[listener])

@@ -8,8 +8,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 
 import httpx
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -238,3 +240,60 @@ def test_the_gateway_says_where_it_listens_and_ends_with_status_0(number):
     finally:
         process.kill()
         process.stderr.close()
+
+
+def test_several_processes_share_a_port_and_one_that_dies_is_replaced():
+    """New connections go to all of them; SIGTERM ends them all, with status 0."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "baton.cli", "gateway", *ENGINES, "--port", "0", "--workers", "2"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    parent = psutil.Process(process.pid)
+    try:
+        port = next(
+            int(line.rsplit(":", 1)[1]) for line in process.stderr if "gateway listens on" in line
+        )
+        children = parent.children()
+        assert len(children) == 2
+
+        def takers() -> set[int]:
+            """Who has connections; sixty of them all go to one of two once in 10^17 times."""
+            opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+            try:
+                deadline = time.monotonic() + 20
+                while time.monotonic() < deadline:
+                    held = {
+                        child.pid: sum(c.status == "ESTABLISHED" for c in child.net_connections())
+                        for child in parent.children()
+                    }
+                    if sum(held.values()) == 60:
+                        break
+                    time.sleep(0.02)
+                return {pid for pid, count in held.items() if count}
+            finally:
+                for one in opened:
+                    one.close()
+
+        assert takers() == {child.pid for child in children}
+        children[0].kill()
+        next(line for line in process.stderr if "another takes its place" in line)
+        for _ in range(500):
+            if len(now := parent.children()) == 2 and takers() == {child.pid for child in now}:
+                break
+            time.sleep(0.02)
+        else:
+            pytest.fail("nobody took the place")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert not any(child.is_running() for child in now)
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_a_port_that_is_taken_is_taken_for_several_processes_as_well():
+    """A second gateway never gets half of the first one's connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert isinstance(_run("--port", port, "--workers", "2"), PortTaken)
