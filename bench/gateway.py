@@ -6,7 +6,8 @@ One run on one machine. In each round every subject takes its turn with the same
             a token is on its way from engine to reader
 `short`     answers of one token, `long` answers of 256: CPU time of the subject's processes, solved
             for a request and for a chunk
-`busy`      as many requests as are answered while 384 are open: the only one that is not open-loop
+`busy`      as many requests as are answered while 384 are open, and
+`flood`     as many chunks as are passed on then, of more than anybody can: these are not open-loop
 
 What a subject adds is its figure less that of calling by hand in the same round; figures are
 medians over rounds, with the lowest and highest. A subject has the last core for itself; generator
@@ -38,7 +39,18 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import uvloop
 from gateway_load import kept_busy, open_loop, opened
-from gateway_report import BUSY, HELD_STREAMS, LONG, PACE, SHORT, STEP_MS, Turn, report
+from gateway_report import (
+    BUSY,
+    FLOOD,
+    FLOOD_STEP_MS,
+    HELD_STREAMS,
+    LONG,
+    PACE,
+    SHORT,
+    STEP_MS,
+    Turn,
+    report,
+)
 from gateway_subjects import (
     Engines,
     Subject,
@@ -154,6 +166,11 @@ class Bench:
         await target.prepare(int(BUSY["inflight"]))
         with self.clocked(subject, turn, "busy"):
             turn.windows["busy"] = await kept_busy(target, **BUSY)  # type: ignore[arg-type]
+        await target.prepare(int(FLOOD["inflight"]))
+        self.engines.set_step(FLOOD_STEP_MS)
+        with self.clocked(subject, turn, "flood"):
+            turn.windows["flood"] = await kept_busy(target, **FLOOD)  # type: ignore[arg-type]
+        self.engines.set_step(STEP_MS)
         target.close()
         for name, window in turn.windows.items():
             if window.failed:

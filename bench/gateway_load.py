@@ -56,6 +56,8 @@ class Window:
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     took_s: float = 0.0
+    in_time: int = 0
+    """Tokens read before the window's end: `kept_busy` then waits for what is still open."""
 
     @property
     def chunks(self) -> int:
@@ -393,6 +395,7 @@ async def kept_busy(target: Target, *, inflight: int, seconds: float, tokens: in
         target.ask(window, over)
     await asyncio.sleep(seconds)
     answered, window.took_s = window.answered, time.monotonic() - began
+    window.in_time = window.chunks
     await _until(finished, window, DRAIN_S)
     window.answered = answered
     return window

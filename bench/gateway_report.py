@@ -18,6 +18,9 @@ PACE = {"rate": 105.0, "seconds": 2.5, "tokens": 16}
 SHORT = {"rate": 200.0, "seconds": 1.2, "tokens": 1}
 LONG = {"rate": 24.0, "seconds": 1.6, "tokens": 256}
 BUSY = {"inflight": 384, "seconds": 1.2, "tokens": 16}
+FLOOD = {"inflight": 384, "seconds": 1.2, "tokens": 128}
+FLOOD_STEP_MS = 2.0
+"""192,000 tokens a second are offered then: more than anybody here passes on."""
 HELD_STREAMS = 1000
 SHARES = {"p50": 0.50, "p99": 0.99}
 _MS, _US = 1e6, 1e3
@@ -52,7 +55,7 @@ def figures(turns: dict[str, list[Turn]]) -> dict[str, Any]:
         name: {}
         for name in (
             "ttft_ms", "added_ttft_ms", "added_gap_ms", "added_way_us", "cpu_us_per_chunk",
-            "cpu_us_per_request", "requests_per_s",
+            "cpu_us_per_request", "requests_per_s", "chunks_per_s",
         )
     }  # fmt: skip
     spread: dict[str, Any] = {name: {} for name in found}
@@ -84,6 +87,8 @@ def figures(turns: dict[str, list[Turn]]) -> dict[str, Any]:
                 put(group, who, added, share)
         busy = [turn.windows["busy"] for turn in own]
         put("requests_per_s", who, [window.answered / window.took_s for window in busy])
+        flood = [turn.windows["flood"] for turn in own]
+        put("chunks_per_s", who, [window.in_time / window.took_s for window in flood])
         if who != "direct":
             put("cpu_us_per_request", who, [turn.costs()[0] for turn in own])
             put("cpu_us_per_chunk", who, [turn.costs()[1] for turn in own])
@@ -127,7 +132,7 @@ def instrument(turns: dict[str, list[Turn]]) -> dict[str, Any]:
                     )
                     for part in ("generator", "engine", "cpu")
                 }
-                for name in ("pace", "short", "long", "busy")
+                for name in ("pace", "short", "long", "busy", "flood")
             },
         }
         for part in ("generator", "engine"):
@@ -143,6 +148,24 @@ def _open(window: Window) -> float:
     """Requests open at a time: arrivals a second by seconds a request."""
     stream_s = (sum(window.ttft_ns) + sum(window.gap_ns)) / 1e9
     return stream_s / PACE["seconds"]
+
+
+def one_core(turns: dict[str, list[Turn]]) -> dict[str, dict[str, int]]:
+    """Chunks a second that one core passes on.
+
+    `by_cost`: a million microseconds through what a chunk costs at the load `long`. `at_saturation`:
+    chunks of the load `flood` by the CPU time that they took, with its requests; chunks that wait
+    come together then, and share reads and writes.
+    """
+    found = {}
+    for who, own in turns.items():
+        if who != "direct":
+            flood = [turn.windows["flood"].chunks / turn.cpu_s["flood"] for turn in own]
+            found[who] = {
+                "by_cost": round(1e6 / Spread.of([turn.costs()[1] for turn in own]).median),
+                "at_saturation": round(Spread.of(flood).median),
+            }
+    return found
 
 
 def where_the_time_goes(turns: Sequence[Turn]) -> dict[str, dict[str, float]]:
@@ -173,6 +196,7 @@ def report(
     found = figures(alone)
     spread = found.pop("spread")
     result: dict[str, Any] = {**found, "rounds": len(alone["direct"])}
+    result["one_core_chunks_per_s"] = one_core(alone)
     if "vllm_router" in alone:
         result["baton_to_vllm_router"] = compared(alone, "baton", "vllm_router")
     if "deployed" in turns:
@@ -189,6 +213,7 @@ def report(
     result["memory"] = memory
     result["idle_core_share"] = {who: round(share, 4) for who, share in idle.items()}
     result["load"] = {"step_ms": STEP_MS, "pace": PACE, "short": SHORT, "long": LONG, "busy": BUSY}
+    result["load"]["flood"] = {**FLOOD, "step_ms": FLOOD_STEP_MS}
     result["spread"] = spread
     result["instrument"] = {part: instrument(of) for part, of in turns.items()}
     return result
