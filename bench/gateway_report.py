@@ -153,9 +153,9 @@ def _open(window: Window) -> float:
 def one_core(turns: dict[str, list[Turn]]) -> dict[str, dict[str, int]]:
     """Chunks a second that one core passes on.
 
-    `by_cost`: a million microseconds through what a chunk costs at the load `long`. `at_saturation`:
-    chunks of the load `flood` by the CPU time that they took, with its requests; chunks that wait
-    come together then, and share reads and writes.
+    `by_cost`: a million microseconds through what a chunk costs at the load `long`.
+    `at_saturation`: chunks of the load `flood` by the CPU time that they took, with its requests;
+    chunks that wait come together then, and share reads and writes.
     """
     found = {}
     for who, own in turns.items():

@@ -67,6 +67,18 @@ class TextFormatter(logging.Formatter):
         return line if record.exc_info else line.replace("\n", "\\n").replace("\r", "\\r")
 
 
+def say(logger: logging.Logger, message: str, *values: Any, fields: dict[str, Any]) -> None:
+    """`logger.info` for a line that every request writes: at half its cost.
+
+    It does not look for the line of code that it comes from, and takes `fields` as they are: none
+    may be called as logging's own are.
+    """
+    if logger.isEnabledFor(logging.INFO):
+        record = logging.LogRecord(logger.name, logging.INFO, "", 0, message, values, None)
+        record.__dict__.update(fields)
+        logger.handle(record)
+
+
 def configure(settings: Logging, stream: TextIO | None = None) -> None:
     """Set up the `baton` logger. Safe to call again: the last call wins.
 
