@@ -226,7 +226,26 @@ def start_deployed(engines: Engines, logs: Path, core: int | None) -> Subject:
             time.sleep(0.2)
         raise
     marker, folder = said(process, _MARKED, 1, 1.0)[0]
-    return Subject("baton_deployed", Target(url), process, (marker, folder))
+    subject = Subject("baton_deployed", Target(url), process, (marker, folder))
+    if core is not None:
+        _let_others_run_anywhere(subject)
+    return subject
+
+
+def _let_others_run_anywhere(subject: Subject) -> None:
+    """Only what a request goes through stays on its core; Ray's other processes go where room is.
+
+    All on one core, a request would wait for the turns of a control plane that has other cores to
+    run on wherever there are more than these two.
+    """
+    subject.find()
+    path = {process.pid for process in subject.processes}
+    everywhere = range(os.cpu_count() or 1)
+    for process in subject.everybody():
+        if process.pid not in path:
+            for task in Path(f"/proc/{process.pid}/task").glob("*"):
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(int(task.name), everywhere)
 
 
 def _wait_for(url: str, process: OwnProcess) -> None:

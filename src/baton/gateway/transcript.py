@@ -26,6 +26,14 @@ _END = b"]}]}\n\n"
 _END_SIZE = len(_END)
 _NO_IDS = b"null}]}\n\n"
 _TEXTS = (b'"choices":[{"index":0,"delta":{"content":"', b'"choices":[{"index":0,"text":"')
+# What stands behind the text of a chunk in the middle, once its ids are taken out.
+_TEXT_ENDS = (
+    b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n',
+    (
+        b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,'
+        b'"token_ids":null}]}\n\n'
+    ),
+)
 _EMPTY_DELTA = b'"delta":{},'
 _NOT_FINISHED = b'"finish_reason":null'
 _DATA = b"data: "
@@ -198,15 +206,53 @@ class Transcript:
         return {channel: "".join(parts) for channel, parts in self._folded.items()}
 
     def _fold(self) -> None:
+        """Keep the text of what is pending and drop the rest."""
+        alike: list[bytes] = []
         for event in self._pending:
-            document = parse_event(event)
-            if document is not None:
-                for channel, text, _ in pieces(document):
-                    self._folded.setdefault(channel, []).append(text)
+            text = _cut_out(event, self._mold)
+            if text is not None:
+                alike.append(event)
+                continue
+            self._fold_alike(alike)
+            alike = []
+            self._fold_one(event)
+        self._fold_alike(alike)
         for channel, parts in self._folded.items():
             self._folded[channel] = ["".join(parts)]
         self._pending.clear()
         self._pending_size = 0
+
+    def _fold_one(self, event: bytes) -> None:
+        document = parse_event(event)
+        if document is not None:
+            for channel, text, _ in pieces(document):
+                self._folded.setdefault(channel, []).append(text)
+
+    def _fold_alike(self, events: list[bytes]) -> None:
+        """Fold events that differ by what stands between mold and end, parsed all at once.
+
+        That is text if nothing in it ends the string: then the texts make as many strings as they
+        are. Parsing a thousand events one by one takes 5 ms, in which no stream moves.
+        """
+        cut = [_cut_out(event, self._mold) or b"" for event in events]
+        try:
+            texts = msgspec.json.decode(b'["' + b'","'.join(cut) + b'"]', type=list[str])
+        except (msgspec.DecodeError, UnicodeError):
+            texts = []
+        if len(texts) == len(events):
+            channel = (0, "content" if self._mold.endswith(_TEXTS[0]) else "text")
+            self._folded.setdefault(channel, []).extend(texts)
+            return
+        for event in events:
+            self._fold_one(event)
+
+
+def _cut_out(event: bytes, mold: bytes) -> bytes | None:
+    """What stands between the mold and the end of an event of plain text; None for any other."""
+    end = _TEXT_ENDS[0] if mold.endswith(_TEXTS[0]) else _TEXT_ENDS[1]
+    if mold and event.startswith(mold) and event.endswith(end) and len(event) >= len(mold + end):
+        return event[len(mold) : -len(end)]
+    return None
 
 
 def _lists_of_ids(event: bytes) -> list[tuple[bytes, bytes, int, int]]:

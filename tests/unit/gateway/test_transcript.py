@@ -30,6 +30,15 @@ def event(text: str, ids: list[int] | None, **more: Any) -> bytes:
     return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
 
 
+def completion(text: str, ids: list[int]) -> bytes:
+    choice = {
+        "index": 0, "text": text, "logprobs": None, "finish_reason": None, "stop_reason": None,
+        "prompt_token_ids": None, "token_ids": ids,
+    }  # fmt: skip
+    document = {"id": "a", "object": "o", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
 def pieces_of(text: str, at: list[int]) -> list[str]:
     places = sorted({0, len(text), *(place for place in at if place <= len(text))})
     return [text[a:b] for a, b in itertools.pairwise(places)]
@@ -66,6 +75,24 @@ def test_text_that_looks_like_ids_stays() -> None:
     transcript.feed(event("a", [5]))
     assert transcript.feed(event(text, [7])) == event(text, None)
     assert transcript.written == [5, 7]
+
+
+@given(st.lists(texts, max_size=8), st.booleans())
+def test_texts_that_are_folded_together_are_those_of_each(said: list[str], chat: bool) -> None:
+    """Whatever characters they have, and also where an event says more than its neighbours."""
+    one_by_one: dict[Any, list[str]] = {}
+    transcript = Transcript(asks_ids=True, shows_ids=False)
+    for number, text in enumerate(said):
+        raw = event(text, [number]) if chat else completion(text, [number])
+        if number == 5:
+            raw = raw.replace(b'","logprobs"', b'","x":"y","logprobs"').replace(
+                b'"},"logprobs"', b'","reasoning":"why"},"logprobs"'
+            )
+        document = parse_event(transcript.feed(raw))
+        assert document is not None
+        for channel, piece, _ in module.pieces(document):
+            one_by_one.setdefault(channel, []).append(piece)
+    assert transcript.said() == {channel: "".join(of) for channel, of in one_by_one.items()}
 
 
 def test_much_text_is_folded_and_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
