@@ -3,7 +3,9 @@
 So many streams stay open and get a token at every step, long enough that requests do not count.
 For each subject: CPU time of a chunk, how much of it is the kernel's, and the system calls that a
 chunk takes; for the gateway also where its own time is spent, by function, for chunks and for
-requests. `perf` counts system calls (as root) and is left out where there is none.
+requests, what the callbacks of a chunk take when nothing else runs (no socket, caches warm), and
+what a full garbage collection takes. `perf` counts system calls (as root) and is left out where
+there is none.
 
     python bench/gateway_profile.py --router .bench/bin/vllm-router --json FILE
 """
@@ -12,20 +14,35 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
+import math
 import os
 import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import uvloop
+from gateway_engine import Chunks, framed
 from gateway_load import kept_busy
 from gateway_report import STEP_MS
 from gateway_subjects import cpu_s, start_engines, start_gateway, start_router
+
+from baton.gateway.attention import Attention
+from baton.gateway.caller import Caller
+from baton.gateway.caller_wire import CallerWire, Outbox
+from baton.gateway.decode import DecodeAnswer
+from baton.gateway.engine_wire import EngineConnection
+from baton.gateway.sources import FirstHand
+from baton.gateway.stream import _passing
+from baton.gateway.transcript import Transcript
+from baton.spec.lease import EngineLease
 
 if TYPE_CHECKING:
     from gateway_subjects import Subject
@@ -34,6 +51,8 @@ STREAMS = 32
 SECONDS = 4.0
 CALLS = ("read", "recvfrom", "write", "writev", "sendto", "epoll_pwait", "epoll_wait", "getpid")
 TOP = 16
+TOKENS = 256
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 async def chunks(subject: Subject) -> dict[str, Any]:
@@ -99,6 +118,70 @@ async def functions(subject: Subject, *, tokens: int, inflight: int) -> dict[str
     return {name: round(100 * count / total, 1) for name, count in own.most_common(TOP)}
 
 
+async def warm_callbacks_us() -> float:
+    """From a chunk's bytes as they come to those that go out, fed in a loop: the best of many."""
+    engine, sent = (
+        EngineLease(replica_id="e", role="decode", url="http://e", engine_id="e", model_id="m"),
+        Sink(),
+    )
+    cycle = SimpleNamespace(
+        flow=SimpleNamespace(write_paused=False), transport=sent, disconnected=False,
+        response_complete=False,
+    )  # fmt: skip
+    chunks = Chunks(b"chatcmpl-" + b"0" * 32, ids=True)
+    pieces = [framed(chunks.token(number)) for number in range(TOKENS)]
+    best = math.inf
+    for _ in range(300):
+        connection = EngineConnection([], lambda _: None, lambda _: None)
+        connection.connection_made(sent)
+        answer = connection.ask(b"x", "e")
+        connection.data_received(_HEAD + framed(chunks.opening()) + framed(chunks.token(0)))
+        opened = DecodeAnswer(answer, engine, await answer.next_chunk(), 0.0)
+        source = FirstHand(opened, Transcript(asks_ids=True, shows_ids=False))
+        await source.next_events()
+        caller = Caller({"headers": []}, None, None)  # type: ignore[arg-type]
+        wire = CallerWire(cycle, Outbox())
+        attention = Attention(caller, [], keep_alive_s=15, idle_s=60, lives=lambda _: True)
+        flowing = asyncio.create_task(
+            source.flow(_passing(source, caller, wire, attention, b"data: [DONE]\n\n"))
+        )
+        await asyncio.sleep(0)
+        began = time.perf_counter()
+        for piece in pieces:
+            connection.data_received(piece)
+        wire.flush()
+        best = min(best, time.perf_counter() - began)
+        if flowing.done():
+            raise SystemExit("error: a plain chunk was not taken")
+        answer.close()
+        await flowing
+        await attention.close()
+    return 1e6 * best / TOKENS
+
+
+class Sink:
+    """A transport that writes nowhere."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def full_collection() -> dict[str, float]:
+    """Of what the gateway's process has imported."""
+    import baton.cli.gateway  # noqa: PLC0415
+    import baton.gateway.app  # noqa: F401, PLC0415
+
+    gc.collect()
+    began = time.perf_counter()
+    gc.collect()
+    took_s = time.perf_counter() - began
+    return {"objects": len(gc.get_objects()), "ms": round(1e3 * took_s, 1)}
+
+
 async def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
     """Everybody in turn."""
     first, last = 0, (os.cpu_count() or 1) - 1
@@ -120,6 +203,8 @@ async def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
             "what": f"{STREAMS} streams, a token each every {STEP_MS:g} ms; {options.rounds} rounds"
             " in turn. Medians, with lowest and highest.",
             "a_chunk": {name: _summary(of) for name, of in turns.items()},
+            "warm_callbacks_us": round(await warm_callbacks_us(), 2),
+            "full_collection": full_collection(),
             "own_time_percent": {
                 "chunks": await functions(subjects[0], tokens=long, inflight=STREAMS),
                 "requests": await functions(subjects[0], tokens=1, inflight=16),
