@@ -175,11 +175,12 @@ def full_collection() -> dict[str, float]:
     import baton.cli.gateway  # noqa: PLC0415
     import baton.gateway.app  # noqa: F401, PLC0415
 
-    gc.collect()
-    began = time.perf_counter()
-    gc.collect()
-    took_s = time.perf_counter() - began
-    return {"objects": len(gc.get_objects()), "ms": round(1e3 * took_s, 1)}
+    best = math.inf
+    for _ in range(6):
+        began = time.process_time()
+        gc.collect()
+        best = min(best, time.process_time() - began)
+    return {"objects": len(gc.get_objects()), "ms": round(1e3 * best, 1)}
 
 
 async def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:

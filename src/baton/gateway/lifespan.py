@@ -20,8 +20,8 @@ YOUNG_OBJECTS = 10_000
 def collect_rarely() -> None:
     """For a process that serves from now on: what is loaded stays, what a request makes goes.
 
-    A full collection of all that was imported takes 9 ms, in which no token moves, and requests
-    leave next to no cycles behind (docs/decisions/0016).
+    A full collection of all that was imported takes milliseconds in which no token moves, and
+    requests leave next to no cycles behind (docs/decisions/0016).
     """
     gc.collect()
     gc.freeze()
