@@ -42,6 +42,7 @@ from baton.gateway.engine_wire import EngineConnection
 from baton.gateway.sources import FirstHand
 from baton.gateway.stream import _passing
 from baton.gateway.transcript import Transcript
+from baton.observe.gaps import Gaps
 from baton.spec.lease import EngineLease
 
 if TYPE_CHECKING:
@@ -141,7 +142,10 @@ async def warm_callbacks_us() -> float:
         await source.next_events()
         caller = Caller({"headers": []}, None, None)  # type: ignore[arg-type]
         wire = CallerWire(cycle, Outbox())
-        attention = Attention(caller, [], keep_alive_s=15, idle_s=60, lives=lambda _: True)
+        gaps = Gaps((0.01, 0.1))
+        attention = Attention(
+            caller, [], keep_alive_s=15, idle_s=60, lives=lambda _: True, gaps=gaps
+        )
         flowing = asyncio.create_task(
             source.flow(_passing(source, caller, wire, attention, b"data: [DONE]\n\n"))
         )

@@ -89,13 +89,16 @@ class Attention:
         sign, self._sign = self._sign, None
         return sign
 
-    def passed(self) -> bool:
-        """Something came and is passed on at once; False while a sign is in its way."""
-        if self._sign is not None:
-            return False
-        self._since = self._loop.time()
+    @property
+    def gives_sign(self) -> bool:
+        """Whether a sign may be on its way, which must be awaited before anything is written."""
+        return self._sign is not None
+
+    def passed(self) -> None:
+        """A piece came and was passed on at once: the next one is waited for."""
+        now = self._since = self._loop.time()
         self._signs = 0
-        return True
+        self._gaps.note(now)
 
     async def pause(self) -> None:
         """Nobody is waited for until `wait_for`; a sign that is being sent goes out first."""

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from baton.observe.logs import say
+
 if TYPE_CHECKING:
     from baton.errors import GatewayError
     from baton.gateway.caller import Caller
@@ -48,10 +50,6 @@ class Books:
         self.tracer.end(timeline)
         self.timelines.add(timeline)
         if access.isEnabledFor(logging.INFO):
-            access.info(
-                "%s %s %d",
-                caller.scope["method"],
-                timeline.path,
-                timeline.status,
-                extra={"key": key, "hung_up_in": hung_up_in, **timeline.log_fields()},
-            )
+            fields = {"key": key, "hung_up_in": hung_up_in, **timeline.log_fields()}
+            method = caller.scope["method"]
+            say(access, "%s %s %d", method, timeline.path, timeline.status, fields=fields)

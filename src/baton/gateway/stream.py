@@ -132,7 +132,7 @@ def _passing(
     plain, digest, passed, write = source.plain, source.digest, attention.passed, wire.write
 
     def take(chunk: bytes) -> bool:
-        if not wire.ready or not passed():
+        if not wire.ready or attention.gives_sign:
             return False
         events = plain(chunk)
         if events is None:
@@ -145,6 +145,7 @@ def _passing(
             events = digest(chunk)
             if not events:
                 return True
+        passed()
         caller.sent += len(events)
         write(events)
         return True
