@@ -20,6 +20,7 @@ from baton.observe.pools import PoolMetrics
 from baton.observe.timeline_fields import STAGES
 from baton.spec.schema import Slo
 from baton.version import __version__
+from baton.observe.transport import TransportMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,6 +92,9 @@ class GatewayMetrics:
                 targets.labels(name).set(target)
         self._directory_failures = 0
         self._key_failures = 0
+        self.pools = PoolMetrics(self.registry)
+        self.costs = CostMetrics(self.registry)
+        self.transport = TransportMetrics(self.registry)
 
     def observe(self, timeline: Timeline) -> None:
         """Count a request that has ended."""
