@@ -74,7 +74,8 @@ def _heading(where: str, what: str) -> tuple[Operation, str, str, str] | None:
 # NIXL 1.3 `nixlSerDes`: name, eight bytes of length, value, "|". The LIBFABRIC plugin's part has
 # `num_rails` and one `dest_data_ep_N` for each rail: what `fi_getname` of the endpoint returned.
 _RAILS = re.compile(rb"num_rails(.{8})(\d+)\|", re.DOTALL)
-_ENDPOINT = re.compile(rb"dest_data_ep_\d+(.{8})", re.DOTALL)
+_ENDPOINT = b"dest_data_ep_%d"
+_LENGTH_BYTES = 8
 _AF_INET, _AF_INET6 = 2, 10
 _LINK_LOCAL_GID = b"\xfe\x80"
 
@@ -84,18 +85,24 @@ def read_libfabric_rails(metadata: bytes) -> LibfabricRails | None:
     rails = _RAILS.search(metadata)
     if rails is None:
         return None
-    providers = set()
-    for match in _ENDPOINT.finditer(metadata):
-        size = int.from_bytes(match.group(1), "little")
-        providers.add(_provider_of(metadata[match.end() : match.end() + size]))
+    count = int(rails.group(2))
+    providers = {_provider_of(_endpoint(metadata, rail)) for rail in range(count)}
     only = providers.pop() if len(providers) == 1 else None
-    return LibfabricRails(rails=int(rails.group(2)), provider=only)
+    return LibfabricRails(rails=count, provider=only)
+
+
+def _endpoint(metadata: bytes, rail: int) -> bytes:
+    _, _, rest = metadata.partition(_ENDPOINT % rail)
+    size = int.from_bytes(rest[:_LENGTH_BYTES], "little")
+    return rest[_LENGTH_BYTES : _LENGTH_BYTES + size]
 
 
 def _provider_of(address: bytes) -> str | None:
     """A socket's address begins with its family (`tcp`), EFA's with a GID (libfabric `efa_ep_addr`:
     `raw[16]`, `qpn`, `pad`, `qkey`). Nobody has seen the second one here: it is from the source.
-    """  # noqa: D205
+    """  # noqa: D205, D209
+    if not address:
+        return None
     if address[:2] == _LINK_LOCAL_GID:
         return "efa"
     family = int.from_bytes(address[:2], "little")

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 COUNTERS_MOVED = 0.5
 """An RDMA device must have moved this share of the bytes at least, or it was not it."""
 LOST_TO_ENGINE = 4.0
-"""A handoff that is so many times slower than the wire is worth a note."""
+"""A handoff that is so many times slower than the wire, and not so many times faster than it needs
+to be, is worth a note."""
 TIE = 0.05
 """Log-probabilities that are nearer than this may change places between two right computations."""
 _RDMA_KINDS = ("efa", "rdma")
@@ -418,8 +419,10 @@ def _gb(value: float) -> str:
 
 
 def _lost_to_engine(speeds: Numbers) -> Iterator[Reason]:
-    reached, raw = speeds.gb_per_s, speeds.raw_gb_per_s
-    if reached is not None and raw is not None and raw > LOST_TO_ENGINE * reached:
+    reached, raw, needed = speeds.gb_per_s, speeds.raw_gb_per_s, speeds.needed_gb_per_s
+    if reached is None or raw is None or needed is None:
+        return
+    if raw > LOST_TO_ENGINE * reached and reached < LOST_TO_ENGINE * needed:
         yield Reason(
             weight="note",
             fact=f"the wire gives {_gb(raw)} and handoffs reach {_gb(reached)}",
