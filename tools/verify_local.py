@@ -30,7 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from libfabric_stack import CannotBeHad, libfabric_environment  # noqa: E402
 from namespaces import Node, NoNamespaces, two_nodes  # noqa: E402
+from ray_nodes import DidNotStart, deployed, ray_on  # noqa: E402
 
+from baton.demo.tiny_model import make_tiny_model  # noqa: E402
 from tests.real_engines import EVIDENCE, EngineSpec, RealEngine, start_engines  # noqa: E402
 
 if TYPE_CHECKING:
@@ -217,10 +219,27 @@ def namespaces(log: Log, folder: Path) -> None:
             log.verdict("namespaces-released", "any", verify(url, "any", there), passes)
 
 
+def ray(log: Log, folder: Path) -> None:
+    """A deployment of `baton up` whose roles live on two Ray nodes."""
+    model = make_tiny_model(folder / "model")
+    with two_nodes() as nodes:
+        here, there = nodes
+        with (
+            ray_on(here, there, {"UCX_TLS": "tcp"}) as address,
+            deployed(address, here, model, folder) as url,
+        ):
+            log.verdict("ray", "any", verify(url, "any", here), passes)
+            log.verdict("ray", "efa", verify(url, "efa", here), refuses("and efa is required"))
+            here.throttle(THROTTLE)
+            log.verdict("ray-throttled", "any", verify(url, "any", here), too_slow)
+            here.release()  # what ends it goes over the same link
+
+
 SCENARIOS: dict[str, Callable[[Log, Path], None]] = {
     "ucx": ucx,
     "libfabric-tcp": libfabric_tcp,
     "namespaces": namespaces,
+    "ray": ray,
 }
 
 
@@ -240,6 +259,9 @@ def main() -> int:
                 SCENARIOS[name](log, Path(folder))
             except (CannotBeHad, NoNamespaces) as why:
                 log.cannot(name, why)
+            except DidNotStart as why:
+                log.cannot(name, why)
+                log.differs.append(name)
     for name in log.differs:
         sys.stderr.write(f"not as it must be: {name}\n")
     return 1 if log.differs or (given.strict and log.missing) else 0
