@@ -58,9 +58,7 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
     if os.geteuid() != 0:
         raise NoNamespaces("network namespaces need root")
     mark = os.getpid()
-    nodes = tuple(
-        Node(f"baton-{mark}-{k}", f"{_NET}.{k}", f"bt{mark}-{k}"[:15]) for k in (1, 2)
-    )
+    nodes = tuple(Node(f"baton-{mark}-{k}", f"{_NET}.{k}", f"bt{mark}-{k}"[:15]) for k in (1, 2))
     first, second = nodes
     try:
         for node in nodes:

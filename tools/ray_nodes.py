@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from baton.deploy.processes import MARKER, end_all
 from tests.e2e.deployment import app
+
+from baton.deploy.processes import MARKER, end_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def ray_on(prefill: Node, decode: Node, environment: dict[str, str]) -> Iterator
     Each node has one resource that only it has, by which a role is placed.
     """
     marker = secrets.token_hex(8)
-    folder = Path(tempfile.mkdtemp(prefix="ry-", dir="/tmp"))  # noqa: S108  # sockets: short paths
+    folder = Path(tempfile.mkdtemp(prefix="ry-", dir="/tmp"))  # sockets: short paths
     address = f"{prefill.host}:{PORT}"
     head = ("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={folder}")
     started = []

@@ -31,9 +31,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 from libfabric_stack import CannotBeHad, libfabric_environment  # noqa: E402
 from namespaces import Node, NoNamespaces, two_nodes  # noqa: E402
 from ray_nodes import DidNotStart, deployed, ray_on  # noqa: E402
+from tests.real_engines import EVIDENCE, EngineSpec, RealEngine, start_engines  # noqa: E402
 
 from baton.demo.tiny_model import make_tiny_model  # noqa: E402
-from tests.real_engines import EVIDENCE, EngineSpec, RealEngine, start_engines  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,8 +99,9 @@ def passes(pair: dict[str, Any]) -> bool:
 
 def refuses(text: str) -> Callable[[dict[str, Any]], bool]:
     """FAIL, for a reason that says this."""
-    return lambda pair: pair["outcome"] == "FAIL" and any(
-        reason["weight"] == "fail" and text in reason["fact"] for reason in pair["reasons"]
+    return lambda pair: (
+        pair["outcome"] == "FAIL"
+        and any(reason["weight"] == "fail" and text in reason["fact"] for reason in pair["reasons"])
     )
 
 

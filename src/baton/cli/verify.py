@@ -1,4 +1,4 @@
-"""`baton verify`: proves by measurement what KV travels on, how fast, and that answers are right."""
+"""`baton verify`: proves what KV travels on, how fast, and that answers are right."""
 
 from __future__ import annotations
 

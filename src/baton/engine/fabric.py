@@ -100,7 +100,7 @@ def _endpoint(metadata: bytes, rail: int) -> bytes:
 def _provider_of(address: bytes) -> str | None:
     """A socket's address begins with its family (`tcp`), EFA's with a GID (libfabric `efa_ep_addr`:
     `raw[16]`, `qpn`, `pad`, `qkey`). Nobody has seen the second one here: it is from the source.
-    """  # noqa: D205, D209
+    """  # noqa: D205
     if not address:
         return None
     if address[:2] == _LINK_LOCAL_GID:

@@ -45,7 +45,7 @@ from baton.gateway.links import Links
 from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.prefixes import PrefixIndex
-from baton.gateway.proofs import Proofs
+from baton.gateway.proofs import PROOF_ROUTES, Proofs
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
@@ -71,7 +71,6 @@ log = logging.getLogger("baton.gateway")
 
 SETTLES_S = 30.0
 """So long a gateway that has just started waits for prefill before it calls itself ready."""
-PROOF_ROUTES = frozenset({"/baton/evidence", "/baton/verify/handoff", "/baton/verify/raw"})
 OPEN_ROUTES = frozenset({"/health", "/ready"})
 
 

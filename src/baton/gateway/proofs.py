@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("baton.gateway.proofs")
 
+PROOF_ROUTES = frozenset({"/baton/evidence", "/baton/verify/handoff", "/baton/verify/raw"})
 EVIDENCE_TIMEOUT_S = 30.0
 RAW_TIMEOUT_S = 180.0
 MOST_TOKENS = 256
@@ -123,7 +124,7 @@ class Proofs:
     async def _engine(self, parts: Parts, engine: EngineLease) -> dict[str, Any]:
         facts, why_not = None, None
         try:
-            facts = await _ask(parts, engine, "GET", "/baton/evidence", None, EVIDENCE_TIMEOUT_S)
+            facts = await _ask(parts, engine, "GET", "/baton/evidence")
         except LegFailed as failure:
             why_not = failure.place or failure.failure
         return {
@@ -189,7 +190,12 @@ class Proofs:
         async def ask(engine: EngineLease, part: str, body: dict[str, Any]) -> dict[str, Any]:
             try:
                 return await _ask(
-                    parts, engine, "POST", f"/baton/probe/{part}", body, RAW_TIMEOUT_S
+                    parts,
+                    engine,
+                    "POST",
+                    f"/baton/probe/{part}",
+                    body=body,
+                    timeout_s=RAW_TIMEOUT_S,
                 )
             except LegFailed as failure:
                 raise EngineFailed(
@@ -233,8 +239,9 @@ async def _ask(
     engine: EngineLease,
     method: str,
     path: str,
-    body: dict[str, Any] | None,
-    timeout_s: float,
+    *,
+    body: dict[str, Any] | None = None,
+    timeout_s: float = EVIDENCE_TIMEOUT_S,
 ) -> dict[str, Any]:
     """An engine's answer, decoded.
 

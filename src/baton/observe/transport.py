@@ -17,7 +17,7 @@ class TransportMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._ok = Gauge(
             "baton_transport_ok",
-            "1 while a pair hands KV over as fast as prefill makes it, 0 while it is routed around.",
+            "1 while a pair hands KV over as fast as prefill makes it, 0 while it is avoided.",
             ["prefill", "decode"],
             registry=registry,
         )
@@ -30,7 +30,7 @@ class TransportMetrics:
         )
 
     def show(self, pairs: Iterable[tuple[str, str, bool, float | None]]) -> None:
-        """Take over prefill, decode, whether it is well, bytes a second. Pairs that are gone leave."""
+        """Take over prefill, decode, whether it is well, bytes a second; others leave."""
         self._ok.clear()
         self._speed.clear()
         for prefill, decode, ok, speed in pairs:

@@ -48,7 +48,9 @@ async def compare(
             found.append(Check(name=name, same=False, error=prompt.fact))
             continue
         try:
-            found.append(await _check(deployment, prefill, decode, name, prompt, salts))
+            found.append(
+                await _check(deployment, prefill, decode, name=name, prompt=prompt, salts=salts)
+            )
         except VerifyFailed as failure:
             found.append(Check(name=name, same=False, error=failure.fact))
     return tuple(found)
@@ -86,6 +88,7 @@ async def _check(
     deployment: Deployment,
     prefill: EngineEvidence,
     decode: EngineEvidence,
+    *,
     name: str,
     prompt: list[int],
     salts: tuple[str, str],

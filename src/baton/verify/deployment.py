@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
@@ -42,7 +42,7 @@ class Deployment:
             transport=transport,
         )
 
-    async def __aenter__(self) -> Deployment:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -93,7 +93,7 @@ class Deployment:
         return Handoff.model_validate({**found, "prompt_tokens": len(prompt)})
 
     async def raw(self, prefill: str, decode: str, backend: str, device: str) -> Raw:
-        """A transfer without engines between the places of two; with `error` where there is none."""
+        """A transfer without engines between the places of two; or its `error`."""
         asked = {"prefill": prefill, "decode": decode, "backend": backend, "device": device}
         try:
             found = await self._call("POST", "/baton/verify/raw", asked, RAW_TIMEOUT_S)

@@ -27,6 +27,7 @@ _TRANSPORTS: tuple[tuple[re.Pattern[str], Fabric], ...] = (
 )
 # Copies between kinds of memory of one process: never what crosses over.
 _COPIES = re.compile(r"(cuda_copy|gdr_copy|rocm_copy|ze_copy)$")
+_BETWEEN = ("intra-node", "inter-node")
 _PROVIDERS: dict[str, Fabric] = {
     "tcp": "tcp",
     "sockets": "tcp",
@@ -122,9 +123,7 @@ def _by_ucx(evidence: PairEvidence, facts: EngineFacts) -> Seen:
 
 def of_tables(protocols: Iterable[UcxProtocol], operation: str) -> Seen:
     """What UCX's tables say of reads (`get`) or writes (`put`) between processes."""
-    rows = [
-        row for row in protocols if row.operation == operation and row.scope in ("intra-node", "inter-node")
-    ]  # fmt: skip
+    rows = [row for row in protocols if row.operation == operation and row.scope in _BETWEEN]
     if not rows:
         return Seen(None, why_not=f"UCX has noted no {operation} between processes yet")
     found = {fabric for row in rows for fabric in of_transport(row.transport)}

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from baton.verify.cures import of_fabric, of_speed
-from baton.verify.evidence import Numbers, PairEvidence, Reason, Requirement, Verdict
+from baton.verify.cures import of_fabric
+from baton.verify.evidence import PairEvidence, Reason, Requirement, Verdict
 from baton.verify.fabric import fabric_of
-from baton.verify.fit import Fit, fit
+from baton.verify.speed import lost_to_engine, numbers_of, speed_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 COUNTERS_MOVED = 0.5
 """An RDMA device must have moved this share of the bytes at least, or it was not it."""
-LOST_TO_ENGINE = 4.0
-"""A handoff that is so many times slower than the wire, and not so many times faster than it needs
-to be, is worth a note."""
 TIE = 0.05
 """Log-probabilities that are nearer than this may change places between two right computations."""
 _RDMA_KINDS = ("efa", "rdma")
@@ -52,9 +49,9 @@ def judge(evidence: PairEvidence, requirement: Requirement | None = None) -> Ver
         *_match(evidence),
         *_fabric(evidence, seen, asked),
         *_counters(evidence, seen.fabric),
-        *_speed(evidence, speeds, seen, asked),
+        *speed_reasons(evidence, speeds, seen.fabric, asked),
         *_answers(evidence.checks),
-        *_lost_to_engine(speeds),
+        *lost_to_engine(speeds),
     ]
     facts = evidence.decode.facts
     return Verdict(
@@ -158,7 +155,8 @@ def _backends(evidence: PairEvidence) -> Iterator[Reason]:
             yield Reason(
                 weight="fail",
                 fact=f"{engine.replica_id} was asked for {', '.join(missing)} and does not have it",
-                evidence=f"its workers' NIXL agents hold {', '.join(_observed(facts)) or 'nothing'}",
+                evidence="its workers' NIXL agents hold "
+                + (", ".join(_observed(facts)) or "nothing"),
                 cure="look for the plugin in the engine's log with NIXL_LOG_LEVEL=INFO: a library"
                 " that it needs is most often missing in the image",
             )
@@ -279,156 +277,6 @@ def _rdma_bytes(engine: EngineEvidence) -> int | None:
                 grown[name] = grown.get(name, 0) + value - was
         break  # workers of one node read the same counters
     return max(grown.values(), default=0) if known else None
-
-
-# -- 3: the speed --------------------------------------------------------------------------------
-
-
-def numbers_of(evidence: PairEvidence) -> Numbers:
-    """Fixed cost and speeds, in GB/s of KV."""
-    size = _bytes_per_token(evidence)
-    done = [one for one in evidence.handoffs if one.way == "pd" and not one.fallbacks]
-    handoff = fit((_bytes(one, size), one.decode_s or 0.0) for one in done)
-    prefill = fit((one.prompt_tokens * size, one.prefill_s or 0.0) for one in done)
-    longest = max((one.prompt_tokens for one in done), default=0)
-    nixl = [
-        one.moved.bytes / one.moved.xfer_s
-        for one in done
-        if one.prompt_tokens == longest and one.moved is not None and one.moved.xfer_s > 0
-    ]
-    return Numbers(
-        fixed_s=handoff.fixed_s,
-        gb_per_s=_giga(handoff.per_s),
-        least_gb_per_s=_giga(handoff.at_least_per_s),
-        nixl_gb_per_s=_giga(max(nixl, default=None)),
-        raw_gb_per_s=None if evidence.raw is None else evidence.raw.gb_per_s,
-        needed_gb_per_s=_giga(_needed(prefill)),
-        carried_by=_carried(evidence.decode),
-    )
-
-
-def _needed(prefill: Fit) -> float | None:
-    # Without a slope its whole time for the longest prompt counts: less KV a second than it makes.
-    return prefill.per_s or prefill.at_least_per_s
-
-
-def _bytes_per_token(evidence: PairEvidence) -> float:
-    """As the engines say; else as NIXL counted for the longest prompt."""
-    said = max(evidence.prefill.kv_bytes_per_token, evidence.decode.kv_bytes_per_token)
-    if said:
-        return float(said)
-    counted = [one for one in evidence.handoffs if one.moved is not None and one.moved.bytes]
-    if not counted:
-        return 0.0
-    most = max(counted, key=lambda one: one.prompt_tokens)
-    return (most.moved.bytes if most.moved is not None else 0.0) / max(1, most.prompt_tokens)
-
-
-def _bytes(one: object, size: float) -> float:
-    tokens: int = getattr(one, "prompt_tokens", 0)
-    return tokens * size
-
-
-def _giga(per_s: float | None) -> float | None:
-    return None if per_s is None else per_s / 1e9
-
-
-def _carried(engine: EngineEvidence) -> dict[str, int]:
-    """Bytes that each network interface of the decode side received between both looks."""
-    if engine.facts is None or engine.facts_before is None:
-        return {}
-    for before, after in zip(engine.facts_before.workers, engine.facts.workers, strict=False):
-        return {
-            name: counters["rx_bytes"] - before.net_counters.get(name, counters)["rx_bytes"]
-            for name, counters in after.net_counters.items()
-        }
-    return {}
-
-
-def _speed(
-    evidence: PairEvidence, speeds: Numbers, seen: Seen, asked: Requirement
-) -> Iterator[Reason]:
-    if not evidence.handoffs:
-        return
-    yield from _against(
-        evidence,
-        speeds,
-        seen,
-        needed=speeds.needed_gb_per_s,
-        what="prefill makes KV",
-        unknown="how fast prefill makes KV could not be measured",
-    )
-    if asked.min_gbps is not None:
-        yield from _against(
-            evidence, speeds, seen, needed=asked.min_gbps, what="is asked for", unknown=""
-        )
-
-
-def _against(
-    evidence: PairEvidence,
-    speeds: Numbers,
-    seen: Seen,
-    *,
-    needed: float | None,
-    what: str,
-    unknown: str,
-) -> Iterator[Reason]:
-    """Compare what handoffs reach with what they must reach."""
-    if needed is None:
-        yield Reason(weight="unknown", fact=unknown, cure="allow longer prompts (max_model_len)")
-        return
-    least = speeds.least_gb_per_s
-    reached = speeds.gb_per_s or speeds.nixl_gb_per_s
-    told = _told(speeds)
-    if (least is not None and least >= needed) or (reached is not None and reached >= needed):
-        reached = max(value for value in (least, reached) if value is not None)
-        yield Reason(
-            weight="good",
-            fact=f"{_gb(reached)} is as fast as {what} ({_gb(needed)})",
-            evidence=told,
-        )
-    elif reached is not None:
-        yield Reason(
-            weight="fail",
-            fact=f"KV is handed over at {_gb(reached)}, slower than {what} ({_gb(needed)})",
-            evidence=told,
-            cure=of_speed(evidence, speeds, seen.fabric),
-        )
-    else:
-        yield Reason(
-            weight="unknown",
-            fact=f"whether handoffs are as fast as {what} ({_gb(needed)}) could not be told",
-            evidence=told,
-            cure="measure longer prompts (max_model_len), on a quiet machine",
-        )
-
-
-def _told(speeds: Numbers) -> str:
-    parts = {
-        "fit": speeds.gb_per_s,
-        "at least": speeds.least_gb_per_s,
-        "NIXL's own": speeds.nixl_gb_per_s,
-        "raw NIXL": speeds.raw_gb_per_s,
-    }
-    fixed = "" if speeds.fixed_s is None else f", fixed {speeds.fixed_s * 1000:.1f} ms"
-    return ", ".join(f"{name} {_gb(v)}" for name, v in parts.items() if v is not None) + fixed
-
-
-def _gb(value: float) -> str:
-    return f"{value:.3g} GB/s"
-
-
-def _lost_to_engine(speeds: Numbers) -> Iterator[Reason]:
-    reached, raw, needed = speeds.gb_per_s, speeds.raw_gb_per_s, speeds.needed_gb_per_s
-    if reached is None or raw is None or needed is None:
-        return
-    if raw > LOST_TO_ENGINE * reached and reached < LOST_TO_ENGINE * needed:
-        yield Reason(
-            weight="note",
-            fact=f"the wire gives {_gb(raw)} and handoffs reach {_gb(reached)}",
-            cure="posting descriptors is the cost: try a larger block_size, or"
-            " kv_connector_extra_config.enable_cross_layers_blocks",
-        )
 
 
 # -- 4: the answers ------------------------------------------------------------------------------

@@ -11,13 +11,11 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from baton.verify.evidence import Raw
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from baton.verify.deployment import Deployment
-    from baton.verify.evidence import EngineEvidence, Handoff
+    from baton.verify.evidence import EngineEvidence, Handoff, Raw
 
 LONGEST_TOKENS = 16_000
 SHARES = (0.06, 0.25, 0.5, 0.95)

@@ -55,7 +55,7 @@ async def verify(
     decodes = [engine for role, engine in engines if role == "decode"]
     if not prefills or not decodes:
         raise VerifyFailed(
-            f"{len(prefills)} prefill and {len(decodes)} decode engines are ready: there is no pair",
+            f"{len(prefills)} prefill and {len(decodes)} decode engines are ready: no pair",
             place=deployment.endpoint,
             cure="wait until both roles are ready (`baton status`)",
         )

@@ -14,9 +14,7 @@ from baton.verify.fit import fit
     slope=st.floats(1e-9, 1e-3),
     sizes=st.lists(st.integers(1, 10**6), min_size=3, max_size=8, unique=True),
 )
-def test_points_on_a_line_give_the_line_back(
-    fixed: float, slope: float, sizes: list[int]
-) -> None:
+def test_points_on_a_line_give_the_line_back(fixed: float, slope: float, sizes: list[int]) -> None:
     """Or, where all times are alike, no slope and a bound that holds."""
     found = fit([(size, fixed + slope * size) for size in sizes])
     assert found.at_least_per_s is not None
