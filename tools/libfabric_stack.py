@@ -16,7 +16,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WHEEL = "impi-rt==2021.17.2"
 _LIBRARIES = ("libfabric.so.1", "libtcp-fi.so")
