@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -74,6 +75,9 @@ class Deployment:
                     if name in lease and name not in ("facts", "facts_before")
                 },
             )
+            if not evidence.node:  # a gateway with a fixed list knows no more than the URL
+                host = urlsplit(evidence.url).hostname or ""
+                evidence = evidence.model_copy(update={"node": host})
             if not evidence.kv_bytes_per_token and evidence.facts is not None:
                 sizes = [worker.kv_bytes_per_token for worker in evidence.facts.workers]
                 total = sum(sizes) if all(sizes) else 0

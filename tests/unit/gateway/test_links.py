@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from baton.gateway.links import RETRY_S, SHORTEST, Links
+from baton.gateway.links import RETRY_S, SHORTEST, Links, _Link
+from tests.unit.gateway.fakes import stack
 
 
 @dataclass
@@ -101,3 +102,26 @@ def test_pairs_of_engines_that_are_gone_are_forgotten(links: Links, clock: Clock
     links.keep({"p0"})
     assert list(links.pairs()) == []
     assert not links.any_slow
+
+
+async def test_a_gateway_goes_around_a_slow_pair() -> None:
+    """Requests with KV leave the slow decode engine out; the metric says which pair it is."""
+    async with stack(decode=2) as s:
+        (prefill,) = s.app.directory.prefill_engines()
+        slow, fast = s.app.directory.decode_engines()
+        for _ in range(6):
+            await s.complete(max_tokens=1)
+        assert {d.name for d in s.decode if d.generated} == {"d0", "d1"}
+        s.app.links._slow.add((prefill.replica_id, slow.replica_id))
+        link = s.app.links._links[prefill.replica_id, slow.replica_id] = _Link(slow=True)
+        link.retry_at = float("inf")
+        for engine in s.decode:
+            engine.seen.clear()
+        for _ in range(6):
+            await s.complete(max_tokens=1)
+        busy = [d.url for d in s.decode if d.generated]
+        assert busy == [fast.url]
+        status, page = await s.get("/metrics")
+    assert status == 200
+    shown = f'baton_transport_ok{{decode="{slow.replica_id}",prefill="{prefill.replica_id}"}} 0.0'
+    assert shown in page.decode()
