@@ -26,6 +26,7 @@ from baton.engine.load import read_counts
 from baton.engine.ports import bind_first_free, hold_port
 from baton.engine.proof import Proof
 from baton.engine.startup import engine_start
+from baton.engine.ucx_notes import note_ucx_choices
 from baton.observe.logs import configure
 from baton.spec.lease import EngineLease
 from baton.spec.schema import BatonBlock
@@ -125,6 +126,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
     def _prepare(self, llm_config: LLMConfig) -> None:
         """Give this replica its own side channel and engine_id, whatever else shares the node."""
         engines = self._settings.engines
+        note_ucx_choices()  # here as well: the workers inherit it where no plugin is installed
         if "VLLM_NIXL_SIDE_CHANNEL_PORT" not in os.environ:
             # vLLM 0.29 adds the data-parallel index to this port (nixl/base_scheduler.py).
             self._side_channel = hold_port(

@@ -72,10 +72,11 @@ def _carried(engine: EngineEvidence) -> dict[str, int]:
     if engine.facts is None or engine.facts_before is None:
         return {}
     for before, after in zip(engine.facts_before.workers, engine.facts.workers, strict=False):
-        return {
+        grown = {
             name: counters["rx_bytes"] - before.net_counters.get(name, counters)["rx_bytes"]
             for name, counters in after.net_counters.items()
         }
+        return {name: count for name, count in grown.items() if count > 0}
     return {}
 
 

@@ -89,7 +89,7 @@ def test_kv_bytes_of_a_token_are_those_of_all_workers() -> None:
 
 
 def test_a_workers_facts_are_read_from_its_agent_and_its_process() -> None:
-    """Backends and rails from the agent, memory and hash from the connector, counters from Linux."""
+    """Backends and rails from the agent, memory and hash from the connector."""
     rails = b"num_rails" + (1).to_bytes(8, "little") + b"1|dest_data_ep_0"
     address = b"\x02\x00" + bytes(14)
     metadata = rails + len(address).to_bytes(8, "little") + address

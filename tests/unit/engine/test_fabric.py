@@ -39,6 +39,12 @@ BY_TCP = """\
 [1796021870.312418] [vm:18938:0]   +--------------------------------+----------------------------+--------+
 [1796021870.312419] [vm:18938:0]   |                         0..inf | software emulation         | tcp/lo |
 """  # noqa: E501
+# Two processes on one H200, UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on.
+ON_GPU = """\
+[1796025086.518163] [vm:987  :0]   | ucp_context_0 intra-node cfg#2 | remote memory read by ucp_get*(multi) into cuda/GPU0 from cuda/dev[0]    |
+[1796025086.518164] [vm:987  :0]   +--------------------------------+------------------------------+---------------+
+[1796025086.518165] [vm:987  :0]   |                         0..inf | zero-copy                    | cuda_ipc/cuda |
+"""  # noqa: E501
 # NIXL 1.3.2 at NIXL_LOG_LEVEL=INFO, with libfabric's tcp provider.
 NIXL_LOG = """\
 I1130 06:57:26.821218   18804 libfabric_topology.cpp:136] Discovered 1 tcp devices (TCP fallback)
@@ -79,12 +85,14 @@ def test_the_same_table_twice_is_one_protocol() -> None:
 
 
 def test_memory_of_gpus_and_several_size_ranges_are_told_apart() -> None:
-    """Written by hand after UCX's own form: no GPU was at hand."""
+    """The first is of an H200, the second written by hand: InfiniBand was not at hand."""
     text = """
     | ucp_context_0 inter-node cfg#2 | remote memory read by ucp_get*(multi) into cuda/GPU0 from cuda/GPU1    |
     |                    0..8184 | copy-in                     | rc_mlx5/mlx5_0:1 |
     |                  8185..inf | zero-copy                   | rc_mlx5/mlx5_0:1 |
     """  # noqa: E501
+    (gpu,) = read_ucx_protocols(ON_GPU)
+    assert (gpu.local, gpu.remote, gpu.transport) == ("cuda/GPU0", "cuda/dev[0]", "cuda_ipc/cuda")
     small, large = read_ucx_protocols(text)
     assert (small.local, small.remote, small.sizes) == ("cuda/GPU0", "cuda/GPU1", "0..8184")
     assert large.sizes == "8185..inf"
