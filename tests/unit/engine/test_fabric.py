@@ -39,7 +39,8 @@ BY_TCP = """\
 [1796021870.312418] [vm:18938:0]   +--------------------------------+----------------------------+--------+
 [1796021870.312419] [vm:18938:0]   |                         0..inf | software emulation         | tcp/lo |
 """  # noqa: E501
-# Two processes on one H200, UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on.
+# The row as it was read from two processes on one H200 (UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on), in UCX's
+# usual frame.
 ON_GPU = """\
 [1796025086.518163] [vm:987  :0]   | ucp_context_0 intra-node cfg#2 | remote memory read by ucp_get*(multi) into cuda/GPU0 from cuda/dev[0]    |
 [1796025086.518164] [vm:987  :0]   +--------------------------------+------------------------------+---------------+

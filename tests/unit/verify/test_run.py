@@ -25,11 +25,18 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def deployed(
-    *, handoff_bytes_per_s: float = 1e9, settings: BatonBlock | None = None, **decode: Any
+    *,
+    prefill_tokens_per_s: float = 5_000.0,
+    handoff_bytes_per_s: float = 1e9,
+    settings: BatonBlock | None = None,
+    **decode: Any,
 ) -> AsyncIterator[str]:
-    """A simulated pair behind a gateway: its URL."""
+    """A simulated pair behind a gateway: its URL.
+
+    Prefill makes 5 MB of KV a second and a gigabyte goes over, so that no noise turns that round.
+    """
     latency = LatencyProfile(
-        prefill_tokens_per_s=100_000,
+        prefill_tokens_per_s=prefill_tokens_per_s,
         tpot_s=0,
         handoff_fixed_s=0,
         handoff_bytes_per_s=handoff_bytes_per_s,
@@ -72,8 +79,9 @@ async def test_everything_of_a_pair_is_gathered_and_judged() -> None:
 
 
 async def test_a_transfer_slower_than_prefill_fails() -> None:
-    """Prefill makes 100 MB of KV a second here, and 10 of them go over."""
-    async with deployed(handoff_bytes_per_s=1e7) as url, Deployment(url) as deployment:
+    """Prefill makes a gigabyte of KV a second here, and 3 MB of them go over."""
+    slow = deployed(prefill_tokens_per_s=1e6, handoff_bytes_per_s=3e6)
+    async with slow as url, Deployment(url) as deployment:
         found = await verify(deployment, Requirement(), raw=False)
     assert found.exit_status == 1
     facts = [reason.fact for reason in found.verdicts[0].reasons if reason.weight == "fail"]
