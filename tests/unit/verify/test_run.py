@@ -90,7 +90,8 @@ async def test_a_transfer_slower_than_prefill_fails() -> None:
 
 async def test_a_handoff_that_fails_is_a_failure_with_its_reason() -> None:
     """The gateway would have helped the caller; the pair is broken all the same."""
-    async with deployed(faults=["fail_kv_load"]) as url, Deployment(url) as deployment:
+    broken = deployed(prefill_tokens_per_s=1e6, faults=["fail_kv_load"])
+    async with broken as url, Deployment(url) as deployment:
         found = await verify(deployment, Requirement(), raw=False)
     assert found.exit_status == 1
     facts = [reason.fact for reason in found.verdicts[0].reasons if reason.weight == "fail"]
