@@ -7,7 +7,15 @@ from pathlib import Path
 from baton.verify.evidence import PairEvidence
 
 FOLDER = Path(__file__).parent / "recorded"
-OBSERVED = ("ucx-shm", "ucx-tcp", "libfabric-tcp", "namespaces", "namespaces-throttled")
+OBSERVED = (
+    "ucx-shm",
+    "ucx-tcp",
+    "libfabric-tcp",
+    "namespaces",
+    "namespaces-throttled",
+    "ray",
+    "ray-throttled",
+)
 SYNTHETIC = (
     "synthetic-libfabric-efa",
     "synthetic-h200-tcp",

@@ -44,6 +44,9 @@ def of_decode(evidence: PairEvidence, **changes: object) -> PairEvidence:
         ("libfabric-tcp", "rdma", "FAIL", "tcp"),
         ("namespaces", "any", "PASS", "tcp"),
         ("namespaces-throttled", "any", "FAIL", "tcp"),
+        ("ray", "any", "PASS", "tcp"),
+        ("ray", "efa", "FAIL", "tcp"),
+        ("ray-throttled", "any", "FAIL", "tcp"),
         ("synthetic-libfabric-efa", "efa", "PASS", "efa"),
         ("synthetic-libfabric-efa", "cuda_ipc", "FAIL", "efa"),
         ("synthetic-h200-tcp", "any", "FAIL", "tcp"),
@@ -86,6 +89,15 @@ def test_a_link_slower_than_prefill_fails_whatever_it_is_called() -> None:
     verdict = judge(situation("namespaces-throttled"), Requirement(require="tcp"))
     assert len(failures(verdict)) == 1
     assert "slower than prefill makes KV" in failures(verdict)[0]
+
+
+def test_the_interface_that_carried_the_kv_is_among_the_numbers() -> None:
+    """Between two nodes it is the link, and not the loopback."""
+    numbers = judge(situation("ray")).numbers
+    moved = sum(one.moved.bytes for one in situation("ray").handoffs if one.moved is not None)
+    link = max(numbers.carried_by, key=lambda name: numbers.carried_by[name])
+    assert link != "lo"
+    assert numbers.carried_by[link] > moved
 
 
 def test_a_slow_pull_between_gpus_of_one_machine_names_the_variable() -> None:
