@@ -18,9 +18,9 @@ from baton.observe.gaps import AddedUp
 from baton.observe.handoffs import HandoffMetrics
 from baton.observe.pools import PoolMetrics
 from baton.observe.timeline_fields import STAGES
+from baton.observe.transport import TransportMetrics
 from baton.spec.schema import Slo
 from baton.version import __version__
-from baton.observe.transport import TransportMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,15 +86,13 @@ class GatewayMetrics:
         self.directory_failures = s.DIRECTORY_FAILURES.counter(registry)
         self.pools = PoolMetrics(registry)
         self.costs = CostMetrics(registry)
+        self.transport = TransportMetrics(registry)
         targets = s.SLO.gauge(registry)
         for name, target in (("ttft", self._slo.ttft_s), ("tpot", self._slo.tpot_s)):
             if target is not None:
                 targets.labels(name).set(target)
         self._directory_failures = 0
         self._key_failures = 0
-        self.pools = PoolMetrics(self.registry)
-        self.costs = CostMetrics(self.registry)
-        self.transport = TransportMetrics(self.registry)
 
     def observe(self, timeline: Timeline) -> None:
         """Count a request that has ended."""
