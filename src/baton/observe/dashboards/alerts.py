@@ -227,7 +227,7 @@ ALERTS: tuple[Alert, ...] = (
         "Where another pair is there, callers notice little and the pools are smaller than they"
         " look; where none is, P/D is a loss. Often a pod came up without its EFA or GPU path and"
         " its transfers fell back to TCP without a word.",
-        "`baton verify URL`: it names what the pair's KV travels on and how fast, and what to change."
+        "`baton verify URL`: it names what the pair's KV travels on, how fast, and the cure."
         " Restart the engine that has no device; until then `disaggregate: {mode: auto}`"
         " keeps prompts where they are quicker.",
     ),
