@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH := .bench
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+VERIFY_ARGS ?=
 PYTEST_ARGS ?=
 
 .PHONY: help
@@ -48,6 +49,10 @@ lint: env ## Run ruff, the formatter's check, mypy and the import contracts
 
 .PHONY: check
 check: lint test ## lint, then test
+
+.PHONY: verify-local
+verify-local: env ## Prove real handoffs on this machine: UCX, LIBFABRIC, two namespaces, two Ray nodes (10 min, root). VERIFY_ARGS="--only ucx"
+	@PYTHONPATH=src $(BIN)/python tools/verify_local.py $(VERIFY_ARGS)
 
 .PHONY: bench-gateway
 bench-gateway: env $(BENCH)/.complete ## Measure the gateway against vllm-router and calls by hand (5 min). BENCH_ARGS="--rounds 2"

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from baton.demo.tiny_model import make_tiny_model
 
@@ -50,6 +50,11 @@ _ENVIRONMENT = {
 }
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 """What `tool_choice: required` wants."""
+EVIDENCE = (
+    "--middleware", "baton.engine.proof.Proof",
+    "--worker-extension-cls", "baton.engine.evidence.WorkerEvidence",
+)  # fmt: skip
+"""What gives a plain vLLM server the paths that `baton verify` asks."""
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 10.0
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
@@ -65,6 +70,11 @@ class EngineSpec:
     kv_lease_s: int = 30
     kv_load_failure_policy: Literal["fail", "recompute"] = "fail"
     environment: tuple[tuple[str, str], ...] = ()
+    backends: tuple[str, ...] = ()
+    """NIXL's; vLLM's default when empty."""
+    host: str = "127.0.0.1"
+    netns: str | None = None
+    """A network namespace that is there already."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,8 @@ def start_pair(
 ) -> Iterator[RealPair]:
     """One prefill and one decode engine."""
     specs = [
-        EngineSpec("prefill", "prefill-0", extra_args, kv_lease_s),
-        EngineSpec("decode", "decode-0", extra_args, kv_lease_s),
+        EngineSpec("prefill", "prefill-0", (*EVIDENCE, *extra_args), kv_lease_s),
+        EngineSpec("decode", "decode-0", (*EVIDENCE, *extra_args), kv_lease_s),
     ]
     with start_engines(specs, folder) as (prefill, decode):
         yield RealPair(prefill.url, decode.url, folder / "model", MODEL_ID, folder)
@@ -189,15 +199,17 @@ def start_again(dead: RealEngine) -> Iterator[RealEngine]:
 def _start(
     spec: EngineSpec, *, model: Path, folder: Path, model_id: str, http: int, side: int
 ) -> RealEngine:
+    inside = () if spec.netns is None else ("ip", "netns", "exec", spec.netns)
     command = [
+        *inside,
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", model_id, "--dtype", "float32"),
-        *("--host", "127.0.0.1", "--port", str(http), "--enforce-eager"),
+        *("--host", spec.host, "--port", str(http), "--enforce-eager"),
         *("--max-model-len", str(MAX_MODEL_LEN), "--num-gpu-blocks-override", str(KV_BLOCKS)),
         *spec.extra_args,
     ]
     if spec.role != "plain":
-        transfer = {
+        transfer: dict[str, Any] = {
             "kv_connector": "NixlConnector",
             "kv_role": _KV_ROLES[spec.role],
             "engine_id": spec.engine_id,
@@ -205,8 +217,11 @@ def _start(
             "kv_load_failure_policy": spec.kv_load_failure_policy,
             "kv_connector_extra_config": {"kv_lease_duration": spec.kv_lease_s},
         }
+        if spec.backends:
+            transfer["kv_connector_extra_config"]["backends"] = list(spec.backends)
         command += ["--kv-transfer-config", json.dumps(transfer)]
     environment = os.environ | _ENVIRONMENT | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(side)}
+    environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] = spec.host
     environment |= dict(spec.environment)
     path = folder / f"{spec.engine_id}.log"
     with path.open("ab") as log:
@@ -218,7 +233,7 @@ def _start(
             start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
         )
-    return RealEngine(spec, f"http://127.0.0.1:{http}", side, process, path, model, model_id)
+    return RealEngine(spec, f"http://{spec.host}:{http}", side, process, path, model, model_id)
 
 
 def _end_with_parent() -> None:
@@ -230,13 +245,23 @@ def _wait_until_healthy(engine: RealEngine, deadline: float) -> None:
     while time.monotonic() < deadline:
         if engine.process.poll() is not None:
             raise EnginesDidNotStart(f"{engine.engine_id} ended:\n{_end_of(engine.log)}")
-        with (
-            contextlib.suppress(urllib.error.URLError, OSError),
-            urllib.request.urlopen(f"{engine.url}/health", timeout=2),
-        ):
+        if _is_healthy(engine):
             return
         time.sleep(0.25)
     raise EnginesDidNotStart(f"{engine.engine_id} is not ready in time:\n{_end_of(engine.log)}")
+
+
+def _is_healthy(engine: RealEngine) -> bool:
+    if engine.spec.netns is not None:  # its address leads nowhere from here
+        ask = f"import urllib.request as u; u.urlopen('{engine.url}/health', timeout=2)"
+        command = ["ip", "netns", "exec", engine.spec.netns, sys.executable, "-c", ask]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    with (
+        contextlib.suppress(urllib.error.URLError, OSError),
+        urllib.request.urlopen(f"{engine.url}/health", timeout=2),
+    ):
+        return True
+    return False
 
 
 def _stop(engines: list[RealEngine]) -> None:

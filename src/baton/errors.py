@@ -18,6 +18,7 @@ Every error that a person may see gives fact, place and cure::
     │   ├── TrafficRefused         a trace, or a rate and lengths, that make no traffic
     │   └── ProfileRefused         a profile that cannot be read, or is of other versions
     ├── MeasurementFailed          an engine that gave no usable times to `baton profile`
+    ├── VerifyFailed               a verification could not be made
     └── GatewayError               has an HTTP status and an OpenAI error type
         ├── RequestRefused         400: the caller's request is wrong
         │   ├── MethodRefused      405
@@ -121,6 +122,12 @@ class DemoFailed(BatonError):
 
 class DrillFailed(BatonError):
     """Something was lost in a drill, or the drill proved nothing."""
+
+
+class VerifyFailed(BatonError):
+    """A verification could not be made: not a verdict, so it exits as INCONCLUSIVE does."""
+
+    exit_status = 2
 
 
 class PlanImpossible(BatonError):

@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Pack what helps to find a fault, without secrets and prompts.",
     ),
     "up": ("baton.cli.up", "Deploy a YAML and wait for its first real handoff."),
+    "verify": ("baton.cli.verify", "Prove what KV travels on, how fast, and that answers hold."),
     "validate": ("baton.cli.validate", "Check a YAML before anything starts."),
 }
 

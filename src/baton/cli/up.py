@@ -15,7 +15,7 @@ from baton.errors import ConfigRefused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from baton.deploy.intent import DeployPlan
+    from baton.deploy.intent import AppPlan, DeployPlan
     from baton.deploy.state import Deployment
     from baton.spec.checked import CheckedFile
 
@@ -76,12 +76,16 @@ def command(  # noqa: PLR0917  # click passes them by name
         plan = plan_of(checked, name=name, builder=builder, port=port, cores=machine.cores)
         if any(app["import_path"] == RAY_BUILDER for app in plan.serve_config["applications"]):
             click.echo(RAY_HINT, err=True)
-        _say_what_is_not_measured(checked)
         _refuse_what_is_unsafe(checked, plan, insecure=insecure_no_auth, here=address is None)
         if address is None:
             make_demo_model_if_asked(checked, progress)
         deployment = local.up(
-            plan, progress=progress, address=address, timeout_s=timeout_s, timings=timings
+            plan,
+            progress=progress,
+            address=address,
+            timeout_s=timeout_s,
+            timings=timings,
+            prove=transport_proof(progress),
         )
     except KeyboardInterrupt:
         click.echo("interrupted: everything that was started has been stopped", err=True)
@@ -175,14 +179,30 @@ def make_demo_model_if_asked(checked: CheckedFile, progress: Progress) -> None:
         ensure_demo_model(progress=lambda text: progress("model", text))
 
 
-def _say_what_is_not_measured(checked: CheckedFile) -> None:
-    for app in checked.applications:
-        if app.baton.transport.require != "any":
-            click.echo(
-                f"warning: {app.name} requires transport {app.baton.transport.require}; this"
-                " version shows the NIXL backend that was created but does not yet measure it",
-                err=True,
-            )
+def transport_proof(progress: Progress) -> Callable[[AppPlan, str, str | None], None]:
+    """Verifies an application that requires a fabric, and refuses it on FAIL."""
+
+    def prove(app: AppPlan, endpoint: str, api_key: str | None) -> None:
+        from baton.cli.verify import verify_endpoint
+        from baton.errors import DeployFailed
+        from baton.verify.evidence import Requirement
+        from baton.verify.report import as_text
+
+        require = app.transport.require
+        progress("transport", f"is {app.name}'s KV handed over on {require}?")
+        found = verify_endpoint(endpoint, Requirement(require=require), api_key)
+        failed = [verdict for verdict in found.verdicts if verdict.outcome == "FAIL"]
+        if failed:
+            reason = next(reason for reason in failed[0].reasons if reason.weight == "fail")
+            click.echo(as_text(found), err=True)
+            raise DeployFailed(f"{app.name}: {reason.fact}", place=endpoint, cure=reason.cure)
+        if found.exit_status:
+            click.echo(as_text(found), err=True)
+            progress("transport", f"not proved: whether {app.name} runs on {require} is not known")
+        else:
+            progress("transport", f"proved: {require}")
+
+    return prove
 
 
 def _refuse_what_is_unsafe(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from baton.errors import ConfigRefused
-from baton.spec.schema import Auth
+from baton.spec.schema import Auth, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,8 @@ class AppPlan:
     replicas: dict[str, int] = field(default_factory=dict)
     """Engine replicas by role that must be ready."""
     auth: Auth = field(default_factory=Auth)
+    transport: Transport = field(default_factory=Transport)
+    """What its KV must travel on; proved before it is called ready, unless that is `any`."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ def _app_plan(app: CheckedApp, *, by_baton: bool) -> AppPlan:
             for role, spec in app.roles.items()
         },
         auth=app.baton.auth,
+        transport=app.baton.transport,
     )
 
 

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from baton.deploy.intent import AppPlan, DeployPlan
     from baton.spec.lease import EngineLease
 
-Stage = Literal["environment", "Ray", "model", "prefill engine", "decode engine", "first handoff"]
+Stage = Literal[
+    "environment", "Ray", "model", "prefill engine", "decode engine", "first handoff", "transport"
+]
 Progress = Callable[[Stage, str], None]
+# Proves what an application's KV travels on: the application, its endpoint, a key for it. Raises
+# DeployFailed where that is not what the file requires. `baton.cli.up` brings it.
+Prove = Callable[["AppPlan", str, "str | None"], None]
 
 POLL_S = 0.25
 # Serve's controller takes 50 ms of a core to say how an application is, which the engines need.
@@ -47,8 +52,9 @@ def up(
     address: str | None = None,
     timeout_s: float = 1_800.0,
     timings: Timings | None = None,
+    prove: Prove | None = None,
 ) -> state.Deployment:
-    """Deploy, and return once a handoff has succeeded.
+    """Deploy, and return once a handoff has succeeded and, where one is required, the fabric holds.
 
     Args:
         plan: what to deploy.
@@ -56,19 +62,33 @@ def up(
         address: of a Ray cluster to join.
         timeout_s: until the engines must be up.
         timings: where the time went is noted there.
+        prove: has the last word on an application whose fabric is required.
 
     Raises:
         PortTaken: when somebody else listens on the endpoint's port.
-        DeployFailed: when Ray or the application does not come up; with the line that matters.
+        DeployFailed: when Ray or the application does not come up, or `prove` refuses it; with the
+            line that matters.
     """
     name = state.checked_name(plan.name)
     timings = timings or Timings()
     with state.locked(name):
         running = _alive(state.find(name))
         if running is not None:
-            return _update(plan, running, progress=progress, timeout_s=timeout_s, timings=timings)
+            return _update(
+                plan,
+                running,
+                progress=progress,
+                timeout_s=timeout_s,
+                timings=timings,
+                prove=prove,
+            )
         return _start(
-            plan, progress=progress, address=address, timeout_s=timeout_s, timings=timings
+            plan,
+            progress=progress,
+            address=address,
+            timeout_s=timeout_s,
+            timings=timings,
+            prove=prove,
         )
 
 
@@ -79,6 +99,7 @@ def _start(
     address: str | None,
     timeout_s: float,
     timings: Timings,
+    prove: Prove | None,
 ) -> state.Deployment:
     progress("environment", f"endpoint {plan.endpoint}")
     if address is None:
@@ -102,6 +123,7 @@ def _start(
             _deploy_and_wait(
                 plan, head=head, progress=progress, timeout_s=timeout_s, timings=timings
             )
+            _prove(plan, prove)
     except BaseException:
         # Also on Ctrl-C: nothing that was started stays.
         if head is not None:
@@ -131,6 +153,7 @@ def _update(
     progress: Progress,
     timeout_s: float,
     timings: Timings,
+    prove: Prove | None,
 ) -> state.Deployment:
     progress("environment", f"updating {running.name} in place")
     if plan.endpoint.split("/", 3)[2] != running.endpoint.split("/", 3)[2]:
@@ -150,6 +173,7 @@ def _update(
         # A failed update leaves what serves now as it is: it may still answer.
         timings.mark("ray_at")
         _deploy_and_wait(plan, head=None, progress=progress, timeout_s=timeout_s, timings=timings)
+        _prove(plan, prove)
     updated = running.model_copy(
         update={
             "endpoint": plan.endpoint,
@@ -213,6 +237,12 @@ def _deploy_and_wait(
             timings.engines += serve_app.engines(app.name).engines
         _first_handoff(app, plan.endpoint_of(app), progress=progress)
     timings.mark("handoff_at")
+
+
+def _prove(plan: DeployPlan, prove: Prove | None) -> None:
+    for app in plan.apps:
+        if prove is not None and app.by_baton and app.transport.require != "any":
+            prove(app, plan.endpoint_of(app), own_key(app.auth, os.environ))
 
 
 def _wait_for_engines(

@@ -10,13 +10,18 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from baton.engine import fabric
 from baton.engine.amx import allow_amx
 from baton.engine.lease_deadline import checks_lease
 from baton.engine.startup import worker_notes
+from baton.engine.ucx_notes import read_notes
 from baton.spec.lease import TransferEvidence
+from baton.spec.transfer import WorkerFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from baton.spec.transfer import LibfabricRails
 
 WORKER_EXTENSION = "baton.engine.evidence.WorkerEvidence"
 VLLM_KV_LEASE_S = 30.0
@@ -49,6 +54,48 @@ class WorkerEvidence:
             "checks_lease": checks_lease(worker),
             "kv_bytes_per_token": _kv_bytes_per_token(worker),
         }
+
+    def baton_transfer_facts(self) -> dict[str, Any]:
+        """Everything that this process can tell of its transfers now: `WorkerFacts` as data."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+        rank = int(getattr(self, "rank", 0))
+        if not has_kv_transfer_group():
+            return WorkerFacts(rank=rank, net_counters=fabric.net_counters()).model_dump()
+        connector = get_kv_transfer_group()
+        return facts_of(
+            getattr(connector, "connector_worker", None), type(connector).__name__, rank
+        ).model_dump()
+
+
+def facts_of(worker: Any, connector: str, rank: int) -> WorkerFacts:
+    """What a NIXL worker of vLLM 0.29 (nixl/base_worker.py) shows, and the process around it."""
+    agent = getattr(worker, "nixl_wrapper", None)
+    notes = read_notes()
+    return WorkerFacts(
+        rank=rank,
+        connector=connector,
+        observed_backends=tuple(sorted(getattr(agent, "backends", {}) or {})),
+        device=getattr(worker, "device_type", None),
+        kv_buffer_device=getattr(worker, "kv_buffer_device", None),
+        host_buffer=bool(getattr(worker, "use_host_buffer", False)),
+        memory_type=getattr(worker, "nixl_memory_type", None),
+        compatibility_hash=getattr(worker, "compat_hash", None),
+        kv_bytes_per_token=_kv_bytes_per_token(worker),
+        ucx=fabric.read_ucx_protocols(notes or ""),
+        notes_ucx=notes is not None,
+        libfabric=_rails(agent),
+        rdma_devices_open=fabric.rdma_devices_open(),
+        rdma_counters=fabric.rdma_counters(),
+        net_counters=fabric.net_counters(),
+    )
+
+
+def _rails(agent: Any) -> LibfabricRails | None:
+    if "LIBFABRIC" not in (getattr(agent, "backends", {}) or {}):
+        return None
+    metadata: bytes = agent.get_agent_metadata()
+    return fabric.read_libfabric_rails(metadata)
 
 
 def _kv_bytes_per_token(worker: Any) -> int:

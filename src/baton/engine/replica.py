@@ -24,7 +24,9 @@ from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_bytes_pe
 from baton.engine.life import ActorDirectory, ReplicaLife
 from baton.engine.load import read_counts
 from baton.engine.ports import bind_first_free, hold_port
+from baton.engine.proof import Proof
 from baton.engine.startup import engine_start
+from baton.engine.ucx_notes import note_ucx_choices
 from baton.observe.logs import configure
 from baton.spec.lease import EngineLease
 from baton.spec.schema import BatonBlock
@@ -96,8 +98,15 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
             self._host, self._settings.engines.port_min, self._settings.engines.port_max
         )
         vllm_config = self.engine._engine_client.vllm_config  # noqa: SLF001  # no public way to it
-        await self._life.serve(
+        app = Proof(
             await self.engine.build_asgi_app(),
+            self.engine.collective_rpc,
+            vllm_config,
+            role=role,
+            node=self._host,
+        )
+        await self._life.serve(
+            app,
             listener,
             secret,
             slots=vllm_config.scheduler_config.max_num_seqs,
@@ -117,6 +126,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
     def _prepare(self, llm_config: LLMConfig) -> None:
         """Give this replica its own side channel and engine_id, whatever else shares the node."""
         engines = self._settings.engines
+        note_ucx_choices()  # here as well: the workers inherit it where no plugin is installed
         if "VLLM_NIXL_SIDE_CHANNEL_PORT" not in os.environ:
             # vLLM 0.29 adds the data-parallel index to this port (nixl/base_scheduler.py).
             self._side_channel = hold_port(

@@ -42,9 +42,11 @@ from baton.gateway.intake import understand
 from baton.gateway.journey import Journey, Parts, leg_headers
 from baton.gateway.lease_guard import LeaseGuard
 from baton.gateway.lifespan import lifespan
+from baton.gateway.links import Links
 from baton.gateway.overflow import Overflow
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.prefixes import PrefixIndex
+from baton.gateway.proofs import PROOF_ROUTES, Proofs
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.releases import Releases
 from baton.gateway.resume import Resumer
@@ -133,9 +135,12 @@ class GatewayApp:
             settings.gateway.num_replicas,
         )
         self.ways = Ways(directory, self.inflight, self.metrics.costs)
+        self.links = Links(self.ways.model.prefill_seconds)
+        self.ways.links = self.links
         self._entrance = Entrance(settings, self.admission, self.overflow, self.metrics)
         self._outbox = Outbox()
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
+        self._proofs = Proofs(self, self._bodies)
         self._model_ids = model_ids
         self._prefix = route_prefix
         self._client: EngineClient | None = None
@@ -190,6 +195,7 @@ class GatewayApp:
                     self.settings.recovery,
                     RetryBudget(),
                     LeaseGuard(client, headers, self.settings.recovery.kv_lease_s),
+                    self.links,
                 )
         return self._parts
 
@@ -240,6 +246,9 @@ class GatewayApp:
             parts = await self.start()
         except GatewayError as error:
             await self._refuse(caller, error, route)
+            return
+        if route.path in PROOF_ROUTES:
+            await self._proofs.answer(caller, route, parts)
             return
         if route.kind == "own":
             await own_routes.answer(self, caller, route, ident)

@@ -256,6 +256,10 @@ class CostModel:
         """A probe taught nothing: it failed after so many seconds, or its caller went away."""
         self._probes.ended(self._now(), regret_s=seconds, surprised=False)
 
+    def prefill_seconds(self, tokens: float) -> float | None:
+        """What a prefill leg of so many tokens takes now; None while that is not known."""
+        return self._prefill.seconds(tokens) if self._prefill.is_known else None
+
     # -- showing ---------------------------------------------------------------------------------
 
     def learned(self, running: float = 0.0) -> Learned:

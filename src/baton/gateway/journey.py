@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.first_token import FirstToken, Plan
     from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
+    from baton.gateway.links import Links
     from baton.gateway.recovery import RetryBudget
     from baton.gateway.releases import Releases
     from baton.gateway.request_body import Body
@@ -68,6 +69,7 @@ class Parts:
     settings: Recovery
     budget: RetryBudget
     leases: LeaseGuard
+    links: Links | None = None
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,10 @@ class Journey:
         failed_as = "no_prefill_engine"
         for attempt in range(1, parts.settings.max_attempts + 1):
             started = timeline.now()
-            choice = parts.router.pick(parts.directory.prefill_engines(), tried, self._prompt)
+            engines = parts.directory.prefill_engines()
+            slow = self._slow_prefills(engines)
+            choice = parts.router.pick(engines, tried | slow, self._prompt)
+            choice = choice or parts.router.pick(engines, tried, self._prompt)
             timeline.add("route", timeline.now() - started)
             if choice is None:
                 break
@@ -375,7 +380,8 @@ class Journey:
             if not engines:
                 raise ResponseGone("The engine that held this response is gone.")
         pick = self._parts.router.pick
-        choice = pick(engines, tried, self._prompt)
+        choice = pick(engines, tried | self._slow_decodes(engines), self._prompt)
+        choice = choice or pick(engines, tried, self._prompt)
         if choice is None:
             resting = self._resting()
             again = [e for e in (*engines, *resting) if e.replica_id == self._again]
@@ -489,6 +495,21 @@ class Journey:
 
     def _resting(self) -> Sequence[EngineLease]:
         return [] if self.ask.tag is not None else self._parts.directory.resting_engines()
+
+    # -- slow pairs ------------------------------------------------------------------------------
+
+    def _slow_prefills(self, engines: Sequence[EngineLease]) -> frozenset[str]:
+        links = self._parts.links
+        if links is None or not links.any_slow:
+            return frozenset()
+        decodes = [e.replica_id for e in self._parts.directory.decode_engines()]
+        return links.slow_prefills([e.replica_id for e in engines], decodes)
+
+    def _slow_decodes(self, engines: Sequence[EngineLease]) -> frozenset[str]:
+        links = self._parts.links
+        if links is None or not links.any_slow or self._offer is None:
+            return frozenset()
+        return links.slow_decodes(self._offer.prefill_engine, [e.replica_id for e in engines])
 
     # -- both ------------------------------------------------------------------------------------
 

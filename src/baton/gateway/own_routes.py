@@ -97,7 +97,23 @@ def render_metrics(app: GatewayApp) -> bytes:
     metrics.pools.set(engines)
     metrics.handoffs.forget_all_but({engine.replica_id for engine in engines})
     app.ways.show()
+    show_links(app)
     return metrics.render()
+
+
+def show_links(app: GatewayApp) -> None:
+    """Set the gauges of each pair's transfers."""
+    engines = {engine.replica_id: engine for engine in app.directory.all_engines()}
+    app.links.keep(engines)
+
+    def speed(prefill: str, rate: float | None) -> float | None:
+        size = engines[prefill].kv_bytes_per_token
+        return rate * size if rate is not None and size > 0 else None
+
+    app.metrics.transport.show(
+        (prefill, decode, ok, speed(prefill, rate))
+        for prefill, decode, ok, rate in app.links.pairs()
+    )
 
 
 def engines_view(app: GatewayApp) -> dict[str, Any]:

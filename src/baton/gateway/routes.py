@@ -135,6 +135,9 @@ TABLE: tuple[Route, ...] = (
     _get("/baton/engines/metrics", "own", "every engine's own metrics on one page"),
     _get("/baton/requests", "own", "the last timelines"),
     _get("/baton/engines", "own", "the directory as this gateway sees it"),
+    _get("/baton/evidence", "own", "what engines say of their KV transfer (proofs)"),
+    _post("/baton/verify/handoff", "own", "one request through a named pair (proofs)"),
+    _post("/baton/verify/raw", "own", "a transfer without engines between two places (proofs)"),
     # Never exposed.
     _post("/v1/load_lora_adapter", "never", "loads files named by the caller into an engine"),
     _post("/v1/unload_lora_adapter", "never", _CONTROL),

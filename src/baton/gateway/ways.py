@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from baton.gateway.directory import Directory
     from baton.gateway.eligibility import PromptSize
     from baton.gateway.journey import Ask
+    from baton.gateway.links import Links
     from baton.gateway.routing import InFlight
     from baton.observe.costs import CostMetrics
     from baton.observe.timeline import Timeline
@@ -94,6 +95,8 @@ class Ways:
         if seed is None:
             seed = random.SystemRandom().getrandbits(32)
         self.model = CostModel(now=now, seed=seed)
+        self.links: Links | None = None
+        """Told of each handoff by its pair."""
         self.ratio = TokenRatio()
         self._now = now
         self._streams = 0.0
@@ -194,6 +197,13 @@ class Lesson:
         self._end_handoff()
         if self._tokens() >= SHORTEST:
             self._ways.model.handed_over(self._tokens(), seconds)
+        links, prefill, decode = (
+            self._ways.links,
+            self._timeline.prefill_engine,
+            self._timeline.decode_engine,
+        )
+        if links is not None and prefill is not None and decode is not None:
+            links.handed_over(prefill, decode, self._tokens(), seconds)
         self._first_byte("pd", seconds)
 
     def leg_failed(self, leg: str, kind: str, seconds: float) -> None:

@@ -18,6 +18,7 @@ from baton.observe.gaps import AddedUp
 from baton.observe.handoffs import HandoffMetrics
 from baton.observe.pools import PoolMetrics
 from baton.observe.timeline_fields import STAGES
+from baton.observe.transport import TransportMetrics
 from baton.spec.schema import Slo
 from baton.version import __version__
 
@@ -85,6 +86,7 @@ class GatewayMetrics:
         self.directory_failures = s.DIRECTORY_FAILURES.counter(registry)
         self.pools = PoolMetrics(registry)
         self.costs = CostMetrics(registry)
+        self.transport = TransportMetrics(registry)
         targets = s.SLO.gauge(registry)
         for name, target in (("ttft", self._slo.ttft_s), ("tpot", self._slo.tpot_s)):
             if target is not None:

@@ -5,7 +5,7 @@ The second half of `definitions`.
 
 from __future__ import annotations
 
-from baton.observe.definitions import MAX_ENGINES, REQUEST_METRICS, counter, gauge
+from baton.observe.definitions import MAX_ENGINES, MAX_PAIRS, REQUEST_METRICS, counter, gauge
 
 _ROLE = "`prefill` or `decode`"
 _POOL = "`prefill` or `decode`"
@@ -130,12 +130,29 @@ SCRAPE_DROPPED = gauge(
     node=_NODE,
 )
 
+# -- each pair's transport --
+
+_PAIR_ENGINE = f"`replica_id`; {MAX_PAIRS} pairs at most, those that are avoided first"
+TRANSPORT_OK = gauge(
+    "baton_transport_ok",
+    "1 while a pair hands KV over as fast as prefill makes it, 0 while it is avoided.",
+    prefill=_PAIR_ENGINE,
+    decode=_PAIR_ENGINE,
+)
+TRANSPORT_SPEED = gauge(
+    "baton_transport_bytes_per_second",
+    "KV bytes a second of a pair's handoffs, decode's first step and HTTP included; NaN where"
+    " engines do not say what KV a token has, or too little was measured.",
+    prefill=_PAIR_ENGINE,
+    decode=_PAIR_ENGINE,
+)
+
 STATE_METRICS = (
     BUILD, INFLIGHT, QUEUED, POOL_INFLIGHT, POOL_QUEUED, POOL_TOKENS, OVERFLOW_INFLIGHT,
     KEY_RELOAD_FAILURES, KEYS_STALE, SLO, SPANS, ENGINES, CIRCUITS, DIRECTORY_AGE,
     DIRECTORY_FAILURES, POOL_ENGINES, POOL_RUNNING, POOL_WAITING, POOL_PROMPTS, POOL_RATE, POOL_KV,
     POOL_TPOT, COST_PREFILL, COST_FIXED, COST_TOKENS, COST_BYTES, COST_EVEN, COST_FAILED,
-    COST_RATIO,
+    COST_RATIO, TRANSPORT_OK, TRANSPORT_SPEED,
 )  # fmt: skip
 FEDERATED_METRICS = (SCRAPE_UP, SCRAPE_SECONDS, SCRAPE_DROPPED)
 ALL_METRICS = (*REQUEST_METRICS, *STATE_METRICS, *FEDERATED_METRICS)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from baton.deploy import local, serve_app
+from baton.deploy.intent import AppPlan
 from baton.deploy.serve_app import AppView
 from baton.deploy.timings import Timings
 from baton.errors import ServeEnded
+from baton.spec.schema import Transport
 
 
 class _Serve:
@@ -65,3 +67,23 @@ def test_a_serve_that_is_ended_again_and_again_is_an_error(monkeypatch: pytest.M
     with pytest.raises(ServeEnded):
         _up([])
     assert (serve.deployed, serve.handed_over) == (2, [])
+
+
+@pytest.mark.parametrize(("by_baton", "require", "proved"), [
+    (True, "efa", True), (True, "any", False), (False, "efa", False),
+])  # fmt: skip
+def test_only_a_fabric_that_is_required_is_proved(
+    by_baton: bool, require: str, proved: bool
+) -> None:
+    """`any` accepts what the engines choose, and Ray's own builder has no evidence to give."""
+    app = AppPlan(
+        "tiny",
+        "/",
+        "tiny",
+        by_baton=by_baton,
+        transport=Transport.model_validate({"require": require}),
+    )
+    plan: Any = SimpleNamespace(apps=[app], endpoint_of=lambda _: "http://x")
+    asked: list[str] = []
+    local._prove(plan, lambda _app, endpoint, _key: asked.append(endpoint))
+    assert asked == (["http://x"] if proved else [])

@@ -8,6 +8,7 @@ import pytest
 
 from baton.engine.evidence import (
     _kv_bytes_per_token,
+    facts_of,
     gather_evidence,
     kv_bytes_per_token,
     kv_lease_s,
@@ -85,3 +86,34 @@ def test_kv_bytes_of_a_token_are_those_of_all_workers() -> None:
     assert kv_bytes_per_token([told, told]) == 1024
     assert kv_bytes_per_token([told, {}]) == 0
     assert kv_bytes_per_token([]) == 0
+
+
+def test_a_workers_facts_are_read_from_its_agent_and_its_process() -> None:
+    """Backends and rails from the agent, memory and hash from the connector."""
+    rails = b"num_rails" + (1).to_bytes(8, "little") + b"1|dest_data_ep_0"
+    address = b"\x02\x00" + bytes(14)
+    metadata = rails + len(address).to_bytes(8, "little") + address
+    agent = SimpleNamespace(backends={"LIBFABRIC": 1}, get_agent_metadata=lambda: metadata)
+    worker = SimpleNamespace(
+        nixl_wrapper=agent,
+        device_type="cuda",
+        kv_buffer_device="cpu",
+        use_host_buffer=True,
+        nixl_memory_type="DRAM",
+        compat_hash="abc",
+        block_len_per_layer=[1024, 1024],
+        block_size=16,
+    )
+    facts = facts_of(worker, "NixlPullConnector", 3)
+    assert (facts.rank, facts.observed_backends, facts.host_buffer) == (3, ("LIBFABRIC",), True)
+    assert facts.libfabric is not None
+    assert facts.libfabric.provider == "tcp"
+    assert (facts.compatibility_hash, facts.kv_bytes_per_token) == ("abc", 128)
+    assert "lo" in facts.net_counters
+
+
+def test_a_worker_of_another_vllm_says_what_it_can() -> None:
+    """Unknown stays unknown, and nothing is raised."""
+    facts = facts_of(SimpleNamespace(), "SomeConnector", 0)
+    assert facts.observed_backends == ()
+    assert (facts.libfabric, facts.memory_type, facts.device) == (None, None, None)

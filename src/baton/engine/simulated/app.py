@@ -20,6 +20,7 @@ from baton.engine.simulated.prompts import chat_job, completion_job, detokenized
 from baton.engine.simulated.requests import Refusal, error_body, read_json
 from baton.engine.simulated.writing import EVENTS, Line, Writing, send_answer, until_gone
 from baton.errors import ConfigRefused
+from baton.spec.transfer import EngineFacts, WorkerFacts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,6 +58,7 @@ class EngineApp:
             "/health": {"GET": self._health},
             "/version": {"GET": self._version},
             "/load": {"GET": self._load},
+            "/baton/evidence": {"GET": self._evidence},
             "/metrics": {"GET": self._metrics},
             "/v1/models": {"GET": self._models},
             "/v1/chat/completions": {"POST": self._chat},
@@ -117,6 +119,24 @@ class EngineApp:
             config={"block_size": settings.block_size, "num_gpu_blocks": settings.kv_blocks},
         )
         await send_answer(send, 200, page, content_type=CONTENT_TYPE)
+
+    async def _evidence(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        settings = self._core.settings
+        facts = EngineFacts(
+            role=settings.role,
+            engine_id=settings.engine_id,
+            simulated=True,
+            connector="simulated",
+            workers=(
+                WorkerFacts(
+                    connector="simulated",
+                    device="cpu",
+                    kv_buffer_device="cpu",
+                    kv_bytes_per_token=settings.kv_bytes_per_token,
+                ),
+            ),
+        )
+        await send_answer(send, 200, facts.model_dump_json().encode())
 
     async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         settings = self._core.settings

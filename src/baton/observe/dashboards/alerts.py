@@ -216,4 +216,19 @@ ALERTS: tuple[Alert, ...] = (
         "A key that was taken back still opens the endpoint.",
         "The gateway's log says the line; correct the file.",
     ),
+    Alert(
+        "BatonTransportSlow",
+        "page",
+        f"min by (prefill, decode) ({s.TRANSPORT_OK.name}) == 0",
+        120,
+        "A pair hands KV over slower than prefill makes it.",
+        "For two minutes a gateway has gone around a prefill-decode pair, because its handoffs take"
+        " longer than computing the prompts does.",
+        "Where another pair is there, callers notice little and the pools are smaller than they"
+        " look; where none is, P/D is a loss. Often a pod came up without its EFA or GPU path and"
+        " its transfers fell back to TCP without a word.",
+        "`baton verify URL`: it names what the pair's KV travels on, how fast, and the cure."
+        " Restart the engine that has no device; until then `disaggregate: {mode: auto}`"
+        " keeps prompts where they are quicker.",
+    ),
 )

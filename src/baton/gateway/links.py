@@ -1,0 +1,171 @@
+"""Knows how fast each prefill-decode pair hands KV over, and keeps requests off a slow one.
+
+Every handoff of a streamed request teaches its own pair (`ways.Lesson`). A pair is slow when a
+prompt's KV takes longer to hand over than the prompt takes to compute: then P/D is a loss however
+the backend is called. It is left alone while another pair is there, and alerted about once. After
+`RETRY_S` a single request tries it again; it is well when it is clearly faster than prefill.
+
+One link can turn slow alone: a cable, an instance without EFA, a pod whose libfabric found no
+device and took TCP. When all of them are slow there is nothing to route around, and that is the
+cost model's business (`cost`, mode `auto`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from baton.gateway.curve import Curve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+log = logging.getLogger("baton.gateway.links")
+
+SHORTEST = 256
+"""Prompts under so many tokens say nothing of a link: their handoff is decode's first step."""
+WELL = 0.8
+"""A slow pair is well again below this share of what prefill takes."""
+RETRY_S = 30.0
+MOST = 1024
+"""Pairs that are remembered; the one that was used longest ago goes first."""
+CURE = (
+    "run `baton verify` on the endpoint: it says what this pair's transfers run on and why they are"
+    " slow"
+)
+
+
+@dataclass
+class _Link:
+    curve: Curve = field(default_factory=Curve)
+    tokens: float = 0.0
+    slow: bool = False
+    retry_at: float = 0.0
+
+
+class Links:
+    """One gateway's pairs.
+
+    Args:
+        prefill_s: Seconds that prefill takes for so many tokens; None while that is not known.
+        now: Seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        prefill_s: Callable[[float], float | None],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._prefill_s = prefill_s
+        self._now = now
+        self._links: OrderedDict[tuple[str, str], _Link] = OrderedDict()
+        self._slow: set[tuple[str, str]] = set()
+
+    def handed_over(self, prefill: str, decode: str, tokens: float, seconds: float) -> None:
+        """Decode's first byte came so many seconds after it was asked, with KV from prefill."""
+        if tokens < SHORTEST:
+            return
+        pair = (prefill, decode)
+        link = self._links.get(pair)
+        if link is None:
+            link = self._links[pair] = _Link()
+            if len(self._links) > MOST:
+                gone, _ = self._links.popitem(last=False)
+                self._slow.discard(gone)
+        self._links.move_to_end(pair)
+        link.curve.add(self._now(), tokens, seconds)
+        link.tokens = tokens
+        self._judge(pair, link)
+
+    def _judge(self, pair: tuple[str, str], link: _Link) -> None:
+        prefill_s = self._prefill_s(link.tokens)
+        if prefill_s is None or not link.curve.is_known:
+            return
+        handoff_s = link.curve.seconds(link.tokens)
+        if link.slow:
+            if handoff_s < WELL * prefill_s:
+                link.slow = False
+                self._slow.discard(pair)
+                log.info("a pair hands KV over fast again", extra=self._told(pair, link, prefill_s))
+            return
+        if handoff_s > prefill_s:
+            link.slow = True
+            link.retry_at = self._now() + RETRY_S
+            self._slow.add(pair)
+            log.error(
+                "a pair hands KV over slower than prefill makes it: it is routed around",
+                extra={**self._told(pair, link, prefill_s), "cure": CURE},
+            )
+
+    @staticmethod
+    def _told(pair: tuple[str, str], link: _Link, prefill_s: float) -> dict[str, Any]:
+        return {
+            "prefill": pair[0],
+            "decode": pair[1],
+            "prompt_tokens": round(link.tokens),
+            "handoff_s": round(link.curve.seconds(link.tokens), 4),
+            "prefill_s": round(prefill_s, 4),
+        }
+
+    @property
+    def any_slow(self) -> bool:
+        """Whether there is anything to route around."""
+        return bool(self._slow)
+
+    # -- routing -----------------------------------------------------------------------------------
+
+    def slow_decodes(self, prefill: str | None, decodes: Collection[str]) -> frozenset[str]:
+        """Decode engines that this prefill engine should not hand KV to; never all of `decodes`.
+
+        One whose time has come is left out of it for this request: somebody has to find out.
+        """
+        if not self._slow or prefill is None:
+            return frozenset()
+        slow = {d for p, d in self._slow if p == prefill and d in decodes}
+        if len(slow) == len(decodes):
+            return frozenset()
+        for decode in slow:
+            link = self._links[prefill, decode]
+            if self._now() >= link.retry_at:
+                link.retry_at = self._now() + RETRY_S
+                return frozenset(slow - {decode})
+        return frozenset(slow)
+
+    def slow_prefills(self, prefills: Collection[str], decodes: Collection[str]) -> frozenset[str]:
+        """Prefill engines that have no fast decode engine among `decodes`; never all of them."""
+        if not self._slow or not decodes:
+            return frozenset()
+        slow = {p for p in prefills if all((p, d) in self._slow for d in decodes)}
+        due = {p for p in slow for d in decodes if self._now() >= self._links[p, d].retry_at}
+        slow -= due
+        for prefill in due:
+            for decode in decodes:
+                self._links[prefill, decode].retry_at = self._now() + RETRY_S
+        return frozenset() if len(slow) == len(prefills) else frozenset(slow)
+
+    # -- showing -----------------------------------------------------------------------------------
+
+    def keep(self, replica_ids: Collection[str]) -> None:
+        """Forget pairs of engines that are gone."""
+        for pair in [p for p in self._links if not (p[0] in replica_ids and p[1] in replica_ids)]:
+            del self._links[pair]
+            self._slow.discard(pair)
+
+    def pairs(self) -> Iterable[tuple[str, str, bool, float | None]]:
+        """Prefill, decode, whether it is well, and tokens a second; None while not known."""
+        for (prefill, decode), link in self._links.items():
+            rate = None
+            if link.curve.is_known and (seconds := link.curve.seconds(link.tokens)) > 0:
+                rate = link.tokens / seconds
+            yield prefill, decode, not link.slow, rate
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """JSON-ready."""
+        return [
+            {"prefill": p, "decode": d, "ok": ok, "tokens_per_s": rate}
+            for p, d, ok, rate in self.pairs()
+        ]
