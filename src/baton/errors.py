@@ -19,6 +19,10 @@ Every error that a person may see gives fact, place and cure::
     │   └── ProfileRefused         a profile that cannot be read, or is of other versions
     ├── MeasurementFailed          an engine that gave no usable times to `baton profile`
     ├── VerifyFailed               a verification could not be made
+    ├── EndpointUnfit              no OpenAI-compatible endpoint answers there (exit 2)
+    ├── ConformanceFailed          an endpoint does otherwise than the OpenAI API
+    ├── LoadRefused                a trace or traffic that cannot be replayed (exit 2)
+    ├── BenchFailed                a measurement that means nothing: errors, or P/D that was none
     └── GatewayError               has an HTTP status and an OpenAI error type
         ├── RequestRefused         400: the caller's request is wrong
         │   ├── MethodRefused      405
@@ -154,6 +158,26 @@ class ProfileRefused(PlanImpossible):
 
 class MeasurementFailed(BatonError):
     """An engine that gave no usable times to `baton profile`."""
+
+
+class EndpointUnfit(BatonError):
+    """Nobody answers there, or what answers is no OpenAI-compatible endpoint."""
+
+    exit_status = 2
+
+
+class ConformanceFailed(BatonError):
+    """An endpoint does otherwise than the OpenAI API, or differs without a known reason."""
+
+
+class LoadRefused(BatonError):
+    """A trace, or a description of traffic, that cannot be replayed as it is."""
+
+    exit_status = 2
+
+
+class BenchFailed(BatonError):
+    """A measurement that means nothing: the generator failed, or what it was for did not happen."""
 
 
 class GatewayError(BatonError):

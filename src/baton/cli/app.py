@@ -15,6 +15,8 @@ from baton.errors import BatonError, ConfigRefused
 # Verb, module, one line of help. The module is imported only when its verb is called: `validate`
 # must not pay for Ray.
 VERBS: dict[str, tuple[str, str]] = {
+    "bench": ("baton.cli.bench", "Measure an endpoint under load, or P/D against plain engines."),
+    "conformance": ("baton.cli.conformance", "Hold an endpoint to the OpenAI API, case by case."),
     "dashboards": ("baton.cli.dashboards", "Write Grafana dashboards and Prometheus alert rules."),
     "demo": ("baton.cli.demo", "Run the whole thing once on this machine, and prove it."),
     "doctor": ("baton.cli.doctor", "Check this machine against what Baton needs."),

@@ -29,6 +29,13 @@ from baton.errors import ConfigRefused
     show_default=True,
     help="Speed of prefill, one prompt at a time; 0 for no time at all.",
 )
+@click.option(
+    "--max-num-batched-tokens",
+    type=click.IntRange(1),
+    default=2048,
+    show_default=True,
+    help="Tokens of a prompt in one step; other requests wait for a step.",
+)
 @click.option("--tpot-ms", type=click.FloatRange(0), default=10.0, show_default=True)
 @click.option("--handoff-fixed-ms", type=click.FloatRange(0), default=1.0, show_default=True)
 @click.option(

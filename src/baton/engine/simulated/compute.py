@@ -1,6 +1,6 @@
 """The accelerator: one prompt at a time, and everybody else waits for its step.
 
-Prefill takes prompts in order and in steps of `MAX_BATCHED_TOKENS`, as vLLM's chunked prefill
+Prefill takes prompts in order and in steps of `max_num_batched_tokens`, as vLLM's chunked prefill
 does. Tokens of other requests that fall due within a step come when it ends: that is the stall
 which disaggregation removes.
 """
@@ -16,8 +16,9 @@ from baton.engine.simulated.settings import MAX_BATCHED_TOKENS, LatencyProfile
 class Compute:
     """Spends the time that the profile says."""
 
-    def __init__(self, profile: LatencyProfile) -> None:
+    def __init__(self, profile: LatencyProfile, step_tokens: int = MAX_BATCHED_TOKENS) -> None:
         self._profile = profile
+        self._step_tokens = step_tokens
         self._turn = asyncio.Lock()
         self._step_ends: asyncio.Event | None = None
 
@@ -25,8 +26,8 @@ class Compute:
         """Read a prompt, when it is its turn."""
         async with self._turn:
             started, spent = time.monotonic(), 0.0
-            for first in range(0, tokens, MAX_BATCHED_TOKENS):
-                chunk = min(MAX_BATCHED_TOKENS, tokens - first)
+            for first in range(0, tokens, self._step_tokens):
+                chunk = min(self._step_tokens, tokens - first)
                 spent += self._profile.prefill_s(chunk) * slow
                 await self._step(started + spent - time.monotonic())
 

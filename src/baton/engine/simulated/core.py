@@ -81,7 +81,7 @@ class Core:
         self.dead = False
         self._side_channel = side_channel
         self._on_death = on_death
-        self._compute = Compute(settings.latency)
+        self._compute = Compute(settings.latency, settings.max_num_batched_tokens)
         self._peers = Peers(settings, self.counts)
         self._queue = asyncio.Lock()
         self._room = asyncio.Event()

@@ -46,6 +46,8 @@ class EngineSettings(BaseModel):
     """What Qwen3-8B in bfloat16 needs; it counts for the time of a handoff only."""
     kv_lease_s: float = Field(30.0, gt=0)
     max_num_seqs: int = Field(256, ge=1)
+    max_num_batched_tokens: int = Field(MAX_BATCHED_TOKENS, ge=1)
+    """Tokens of a prompt in one step; the smaller, the shorter others wait for a step."""
     handshake_timeout_s: float = Field(5.0, gt=0)
     """How long a peer that does not answer is waited for; fixed in vLLM."""
     answer_tokens: int = Field(0, ge=0)
