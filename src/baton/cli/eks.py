@@ -116,7 +116,7 @@ def _shown(value: Any) -> str:
 def render(
     file: Path, folder: Path, settings_file: Path | None, *, force: bool, **flags: Any
 ) -> None:
-    """Write the cluster's files for FILE into DIR. Nothing is asked of AWS, nothing is changed there.
+    """Write the cluster's files for FILE into DIR. AWS is asked nothing, and nothing is changed.
 
     The same FILE, settings and environment give the same bytes.
     """

@@ -43,9 +43,7 @@ def cluster_config(settings: EksSettings) -> dict[str, Any]:
         "availabilityZones": list(settings.zones),
         "vpc": {
             "cidr": settings.vpc_cidr,
-            "nat": {
-                "gateway": "Single" if settings.nat_gateway == "single" else "HighlyAvailable"
-            },
+            "nat": {"gateway": "Single" if settings.nat_gateway == "single" else "HighlyAvailable"},
             "clusterEndpoints": {"publicAccess": True, "privateAccess": True},
         },
         "iam": {"withOIDC": True},

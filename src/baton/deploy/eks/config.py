@@ -108,13 +108,16 @@ class EksSettings(Frozen, use_attribute_docstrings=True):
     """Kubernetes version of the cluster."""
     namespace: DnsName = "baton"
     """Kubernetes namespace of the service."""
-    service_name: Annotated[
-        str,
-        _matching(
-            r"[a-z]([a-z0-9-]{0,39}[a-z0-9])?",
-            "a DNS label of 41 characters at most (KubeRay adds to it)",
-        ),
-    ] | None = None
+    service_name: (
+        Annotated[
+            str,
+            _matching(
+                r"[a-z]([a-z0-9-]{0,39}[a-z0-9])?",
+                "a DNS label of 41 characters at most (KubeRay adds to it)",
+            ),
+        ]
+        | None
+    ) = None
     """Name of the RayService; the application's name when left out."""
     flavor: Literal["kuberay", "plain"] = "kuberay"
     """Who runs Ray: the KubeRay operator, or plain Deployment and StatefulSets."""
@@ -137,13 +140,16 @@ class EksSettings(Frozen, use_attribute_docstrings=True):
     """Zones of the cluster's subnets, two at least; the GPU zone and a neighbour when left out."""
     gpu_taint: Literal["none", "nvidia.com/gpu", "aws.amazon.com/efa"] = "none"
     """Taint of the GPU nodes. It also decides whose EFA device plugin runs: see the guide."""
-    placement_group: Annotated[
-        str, _matching(r"[A-Za-z0-9._-]{1,255}", "a name of letters, digits, `-`, `_` and `.`")
-    ] | None = None
+    placement_group: (
+        Annotated[
+            str, _matching(r"[A-Za-z0-9._-]{1,255}", "a name of letters, digits, `-`, `_` and `.`")
+        ]
+        | None
+    ) = None
     """The cluster placement group of all GPU nodes; CLUSTER_NAME-gpu when left out."""
-    capacity_reservation_id: Annotated[
-        str, _matching(r"cr-[0-9a-f]+", "the id of a capacity reservation, cr-…")
-    ] | None = None
+    capacity_reservation_id: (
+        Annotated[str, _matching(r"cr-[0-9a-f]+", "the id of a capacity reservation, cr-…")] | None
+    ) = None
     """A capacity reservation that the GPU nodes start in."""
     capacity_block: bool = False
     """Whether that reservation is a Capacity Block for ML."""
@@ -179,9 +185,10 @@ class EksSettings(Frozen, use_attribute_docstrings=True):
     """What KubeRay does when the Ray cluster itself changes. `new-cluster` needs twice the GPUs."""
     gcs_fault_tolerance: Literal["none", "redis"] = "none"
     """Whether workers outlive a lost head: Ray's state in a Redis."""
-    redis_address: Annotated[
-        str, _matching(r"(rediss?://)?[\w.-]+:\d+", "host:port, or redis://host:port")
-    ] | None = None
+    redis_address: (
+        Annotated[str, _matching(r"(rediss?://)?[\w.-]+:\d+", "host:port, or redis://host:port")]
+        | None
+    ) = None
     """That Redis."""
     redis_password_secret: DnsName | None = None
     """Secret whose key `password` is its password."""
@@ -189,9 +196,9 @@ class EksSettings(Frozen, use_attribute_docstrings=True):
     """Whether an ALB stands before the endpoint, and who can reach it."""
     ingress_host: str | None = None
     """Host name of the ALB's rule."""
-    ingress_certificate_arn: Annotated[
-        str, _matching(r"arn:[\w-]+:acm:.+", "an ACM certificate's ARN")
-    ] | None = None
+    ingress_certificate_arn: (
+        Annotated[str, _matching(r"arn:[\w-]+:acm:.+", "an ACM certificate's ARN")] | None
+    ) = None
     """Certificate of the ALB; without it the ALB speaks plain HTTP."""
     monitoring_namespace: DnsName = "monitoring"
     """Where Prometheus runs."""

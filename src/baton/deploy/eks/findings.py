@@ -108,8 +108,8 @@ kind(
 kind(
     "EKS-017",
     "an endpoint for everybody",
-    "An ALB makes the endpoint reachable from outside the cluster. Without keys whoever finds it can"
-    " use it.",
+    "An ALB makes the endpoint reachable from outside the cluster. Without keys whoever finds it"
+    " can use it.",
 )
 kind(
     "EKS-018",

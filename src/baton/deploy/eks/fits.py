@@ -152,7 +152,7 @@ def _efa_faults(
             yield found.fault(
                 "EKS-012",
                 ("gpu_taint", setting),
-                f"the EFA device plugin that eksctl installs is not known to run on {instance.name}",
+                f"eksctl's own EFA device plugin is not known to run on {instance.name}",
                 allowed="nvidia.com/gpu: then the plugin comes from its chart, once",
                 cure="set gpu_taint: nvidia.com/gpu",
             )

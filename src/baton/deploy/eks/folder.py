@@ -1,7 +1,7 @@
 """Writes rendered files into a folder, and never over work that is not Baton's.
 
-A list of what was written, with a hash of each, stays in the folder. A file that is not on the list,
-or was edited since, is in the way, and nothing is written at all.
+A list of what was written, with a hash of each, stays in the folder. A file that is not on the
+list, or was edited since, is in the way, and nothing is written at all.
 """
 
 from __future__ import annotations

@@ -37,10 +37,10 @@ GPU_TAINT = "nvidia.com/gpu"
 def efa_plugin_by(settings: EksSettings) -> Literal["eksctl", "helm"]:
     """Who runs the EFA device plugin on the GPU nodes; the other one must not.
 
-    eksctl installs a plugin whenever a node group has `efaEnabled`, and has no flag against it. That
-    plugin tolerates the taint `aws.amazon.com/efa` and no other. So on nodes with the taint
-    `nvidia.com/gpu` it cannot run, and the chart, which is given that toleration, is the one plugin;
-    on all other nodes eksctl's is, and no chart is installed.
+    eksctl installs a plugin whenever a node group has `efaEnabled`, and has no flag against it.
+    That plugin tolerates the taint `aws.amazon.com/efa` and no other. So on nodes with the taint
+    `nvidia.com/gpu` it cannot run, and the chart, which is given that toleration, is the one
+    plugin; on all other nodes eksctl's is, and no chart is installed.
     """
     return "helm" if settings.gpu_taint == GPU_TAINT else "eksctl"
 
@@ -88,9 +88,7 @@ def _group(group: Group, layout: Layout) -> dict[str, Any]:
         config["taints"] = [{"key": settings.gpu_taint, "value": "present", "effect": "NoSchedule"}]
     if settings.capacity_reservation_id is not None:
         config["capacityReservation"] = {
-            "capacityReservationTarget": {
-                "capacityReservationID": settings.capacity_reservation_id
-            }
+            "capacityReservationTarget": {"capacityReservationID": settings.capacity_reservation_id}
         }
         if settings.capacity_block:
             config["instanceMarketOptions"] = {"marketType": "capacity-block"}

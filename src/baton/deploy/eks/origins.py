@@ -5,8 +5,7 @@ All faults are found in one run, each with the place that the value came from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
@@ -27,6 +26,7 @@ from baton.spec.yaml_tree import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 Kind = Literal["flag", "environment", "file", "default"]
 
@@ -38,7 +38,7 @@ class Origin:
     kind: Kind
     where: str
     """`--region`, `REGION`, `eks.yaml:3:1`, or nothing for a default."""
-    place: Place = Place()
+    place: Place = field(default_factory=Place)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.where}".strip()

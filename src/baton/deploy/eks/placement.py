@@ -1,11 +1,11 @@
 """The user's YAML as it is deployed: Serve keeps each phase on its own nodes.
 
 Every bundle of a phase's placement group asks for a sliver of a custom Ray resource that only the
-phase's worker group offers (`baton_prefill`, `baton_decode`). A placement group is placed whole, and
-Serve puts the replica's own actor into its first bundle (ray 2.60 `llm_server.py`,
-`_merge_replica_actor_and_child_actor_bundles`), so neither the actor nor any of its workers can land
-elsewhere. Ray's label selectors would say it more directly, but Ray Serve LLM passes none on: its
-`PlacementGroupConfig` refuses the key.
+phase's worker group offers (`baton_prefill`, `baton_decode`). A placement group is placed whole,
+and Serve puts the replica's own actor into its first bundle (ray 2.60 `llm_server.py`,
+`_merge_replica_actor_and_child_actor_bundles`), so neither the actor nor any of its workers can
+land elsewhere. Ray's label selectors would say it more directly, but Ray Serve LLM passes none on:
+its `PlacementGroupConfig` refuses the key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def placed_group(group: dict[str, Any] | None, role: Role) -> dict[str, Any]:
     Left out, Ray Serve LLM takes one GPU a worker; written down it is the same, with the resource.
     `STRICT_PACK` unless the user says otherwise: a worker pod has the GPUs of a whole replica.
     """
-    placed = copy.deepcopy(group) if group else {"bundle_per_worker": {"GPU": 1}}
+    placed: dict[str, Any] = copy.deepcopy(group) if group else {"bundle_per_worker": {"GPU": 1}}
     each = placed.get("bundle_per_worker")
     for bundle in [each] if isinstance(each, dict) else placed.get("bundles") or []:
         bundle.setdefault(phase_resource(role), SHARE)

@@ -199,9 +199,7 @@ def _workers(group: Group, layout: Layout) -> dict[str, Any]:
             "replicas": group.workers,
             "serviceName": f"{layout.name}-workers",
             "podManagementPolicy": "Parallel",
-            "selector": {
-                "matchLabels": {SERVICE_LABEL: layout.name, PHASE_LABEL: group.role}
-            },
+            "selector": {"matchLabels": {SERVICE_LABEL: layout.name, PHASE_LABEL: group.role}},
             "template": template,
         },
     }

@@ -22,7 +22,7 @@ HEAD_OBJECT_STORE_MIB = 1024
 HEAD_MEMORY = "8Gi"
 SERVICE_LABEL = "baton.dev/service"
 PHASE_LABEL = "baton.dev/phase"
-# The label `app.kubernetes.io/name` is KubeRay's own on Ray's pods (its head Service selects by it).
+# `app.kubernetes.io/name` is KubeRay's own on Ray's pods: its head Service selects by it.
 
 
 def pod_labels(layout: Layout, part: str) -> dict[str, str]:
@@ -231,9 +231,7 @@ def _model_volumes(layout: Layout) -> list[dict[str, Any]]:
     if settings.model_cache == "claim":
         claim = {"claimName": settings.model_cache_claim}
         return [{"name": "models", "persistentVolumeClaim": claim}]
-    return [
-        {"name": "models", "hostPath": {"path": HOST_MODELS, "type": "DirectoryOrCreate"}}
-    ]
+    return [{"name": "models", "hostPath": {"path": HOST_MODELS, "type": "DirectoryOrCreate"}}]
 
 
 def _writable_cache(layout: Layout) -> dict[str, Any]:

@@ -116,10 +116,10 @@ def _tcp(item: ports.PortRange) -> dict[str, Any]:
 def disruption_budgets(layout: Layout) -> list[dict[str, Any]]:
     """A node that is drained takes one engine of a phase at a time, and never the only head.
 
-    A head whose state is nowhere else is not evicted at all: whoever drains its node must decide it.
+    A head whose state is nowhere else is not evicted at all: whoever drains its node decides it.
     """
     kept = layout.settings.gcs_fault_tolerance == "none"
-    away = {"head": 0 if kept else 1, **{group.role: 1 for group in layout.groups}}
+    away = {"head": 0 if kept else 1, "prefill": 1, "decode": 1}
     return [
         {
             "apiVersion": "policy/v1",
@@ -148,7 +148,8 @@ def ingress(layout: Layout) -> dict[str, Any]:
         f"{prefix}/scheme": settings.ingress,
         f"{prefix}/target-type": "ip",
         f"{prefix}/listen-ports": '[{"HTTPS": 443}]' if tls else '[{"HTTP": 80}]',
-        f"{prefix}/load-balancer-attributes": f"idle_timeout.timeout_seconds={layout.idle_timeout_s}",
+        f"{prefix}/load-balancer-attributes": "idle_timeout.timeout_seconds="
+        f"{layout.idle_timeout_s}",
         f"{prefix}/target-group-attributes": "load_balancing.algorithm.type="
         "least_outstanding_requests,deregistration_delay.timeout_seconds="
         f"{min(layout.grace_s, 3600)}",
@@ -158,9 +159,7 @@ def ingress(layout: Layout) -> dict[str, Any]:
     }
     if settings.ingress_certificate_arn is not None:
         annotations[f"{prefix}/certificate-arn"] = settings.ingress_certificate_arn
-    backend = {
-        "service": {"name": serve_service_name(layout), "port": {"number": ports.SERVE}}
-    }
+    backend = {"service": {"name": serve_service_name(layout), "port": {"number": ports.SERVE}}}
     rule: dict[str, Any] = {
         "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}
     }
@@ -199,9 +198,7 @@ def service_monitor(layout: Layout) -> dict[str, Any]:
     The gateway's `/metrics` lies behind the edges: with one gateway every edge leads to it, and the
     head's is asked; with several a scrape would meet any of them, so it is left out.
     """
-    endpoints: list[dict[str, Any]] = [
-        {"port": "metrics", "path": "/metrics", "interval": "15s"}
-    ]
+    endpoints: list[dict[str, Any]] = [{"port": "metrics", "path": "/metrics", "interval": "15s"}]
     by_baton = not layout.app.import_path.startswith("ray.")
     if by_baton and layout.app.baton.gateway.num_replicas == 1:
         only_head = {

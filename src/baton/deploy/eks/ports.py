@@ -95,10 +95,7 @@ def colliding(engines: Engines) -> Iterator[tuple[str, str]]:
     for mine, key in ((http, "port_min"), (side, "side_channel_port_min")):
         for other in others:
             if mine.meets(other):
-                yield (
-                    f"ports {mine.low} to {mine.high} meet {other.name}'s {other.low} to"
-                    f" {other.high}",
-                    key,
-                )
+                theirs = f"{other.name}'s {other.low} to {other.high}"
+                yield f"ports {mine.low} to {mine.high} meet {theirs}", key
     if http.meets(side):
         yield "the engines' ports and the side channel's have some in common", "port_min"

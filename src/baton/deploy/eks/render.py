@@ -1,4 +1,4 @@
-"""All files of a deployment as texts. Pure: the same file, settings and environment, the same bytes."""
+"""All files of a deployment as texts. The same file, settings and environment: the same bytes."""
 
 from __future__ import annotations
 
@@ -113,6 +113,7 @@ def steps(layout: Layout) -> list[tuple[str, list[str]]]:
     settings = layout.settings
     region = f"--region {settings.region}"
     group = settings.placement_group_name
+    serves = serve_service_name(layout)
     nodes = [
         "eksctl create nodegroup -f eksctl/nodegroups.yaml --install-nvidia-plugin=false",
     ]
@@ -141,8 +142,7 @@ def steps(layout: Layout) -> list[tuple[str, list[str]]]:
         (
             "A question",
             [
-                f"kubectl -n {settings.namespace} port-forward"
-                f" svc/{serve_service_name(layout)} 8000:8000",
+                f"kubectl -n {settings.namespace} port-forward svc/{serves} 8000:8000",
                 "curl -s localhost:8000/v1/models",
             ],
         ),
