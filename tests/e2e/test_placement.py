@@ -190,7 +190,7 @@ def test_each_phase_is_on_its_own_node_only(story: Story) -> None:
 def test_the_phases_work_together_across_nodes(story: Story) -> None:
     """Prefill on one node, decode on the other."""
     assert story.asked is not None
-    assert (story.asked.status, story.asked.route) == (200, "prefill-decode")
+    assert (story.asked.status, story.asked.route) == (200, "pd")
 
 
 def test_a_node_that_is_drained_lets_its_engines_leave_and_the_others_stay(story: Story) -> None:

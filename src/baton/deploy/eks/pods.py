@@ -117,8 +117,6 @@ def worker_pod(group: Group, layout: Layout) -> dict[str, Any]:
     }
     if tolerations(settings):
         spec["tolerations"] = tolerations(settings)
-    if settings.model_cache == "host":
-        spec["initContainers"] = [_writable_cache(layout)]
     spec["containers"] = [container]
     spec["volumes"] = [_shm(group.shm_mib), *_model_volumes(layout), *_key_volumes(layout)]
     return {"metadata": {"labels": pod_labels(layout, group.role)}, "spec": spec}
@@ -154,10 +152,18 @@ def _worker_resources(group: Group) -> dict[str, Any]:
 
 
 def _security(layout: Layout) -> dict[str, Any]:
+    """How a worker may lock memory, which registering it with the device does.
+
+    As root in both cases: a capability that is added to a container is not effective for any other
+    user, and then the limit is whatever containerd happened to be started with.
+    """
     if layout.settings.security == "privileged":
-        return {"privileged": True}
-    # Registering memory with the device locks it; without this the limit is the container's ulimit.
-    return {"allowPrivilegeEscalation": False, "capabilities": {"add": ["IPC_LOCK"]}}
+        return {"privileged": True, "runAsUser": 0}
+    return {
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"add": ["IPC_LOCK"]},
+    }
 
 
 def _serve_env() -> list[dict[str, Any]]:
@@ -232,21 +238,6 @@ def _model_volumes(layout: Layout) -> list[dict[str, Any]]:
         claim = {"claimName": settings.model_cache_claim}
         return [{"name": "models", "persistentVolumeClaim": claim}]
     return [{"name": "models", "hostPath": {"path": HOST_MODELS, "type": "DirectoryOrCreate"}}]
-
-
-def _writable_cache(layout: Layout) -> dict[str, Any]:
-    """A host folder belongs to root, and the image's user need not be root."""
-    return {
-        "name": "model-cache",
-        "image": layout.image,
-        "command": ["/bin/bash", "-c", f"install -d -m 1777 {MODELS}/huggingface"],
-        "securityContext": {"runAsUser": 0},
-        "resources": {
-            "requests": {"cpu": "100m", "memory": "64Mi"},
-            "limits": {"cpu": "100m", "memory": "64Mi"},
-        },
-        "volumeMounts": [_mount("models", MODELS)],
-    }
 
 
 def _shm(mib: int) -> dict[str, Any]:

@@ -259,9 +259,10 @@ def test_memory_is_above_the_checkpoint_and_holds_shared_memory(name: str) -> No
 def test_memory_is_pinned_by_privilege_or_by_one_capability() -> None:
     """`--security ipc-lock` for clusters that refuse privileged pods."""
     worker = pods(service())["prefill"]["containers"][0]
-    assert worker["securityContext"] == {"privileged": True}
+    assert worker["securityContext"] == {"privileged": True, "runAsUser": 0}
     locked = pods(document(render(changed(security="ipc-lock"))[SERVICE]))["prefill"]
     assert locked["containers"][0]["securityContext"] == {
+        "runAsUser": 0,  # of no other user would the capability be effective
         "allowPrivilegeEscalation": False,
         "capabilities": {"add": ["IPC_LOCK"]},
     }
