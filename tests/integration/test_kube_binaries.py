@@ -68,15 +68,19 @@ def kinds(text: str) -> dict[str, int]:
     return found
 
 
+ALIKE = {"Namespace": 1, "RayService": 1, "NetworkPolicy": 1, "PodDisruptionBudget": 3}
+PLAIN = render(changed(flavor="plain", ingress="internal"))
+
+
 @pytest.mark.parametrize(
     ("made", "wanted"),
     [
-        (files(G6), {"Namespace": 1, "RayService": 1, "NetworkPolicy": 1, "PodDisruptionBudget": 3}),
-        (files(P5), {"Namespace": 1, "RayService": 1, "NetworkPolicy": 1, "PodDisruptionBudget": 3}),
-        (render(changed(flavor="plain", ingress="internal")), {"StatefulSet": 2, "Deployment": 1, "Ingress": 1}),
+        (files(G6), ALIKE),
+        (files(P5), ALIKE),
+        (PLAIN, {"StatefulSet": 2, "Deployment": 1, "Ingress": 1}),
     ],
     ids=["g6", "p5", "plain"],
-)  # fmt: skip
+)
 def test_kustomize_builds_the_folder(
     binaries: Path, tmp_path: Path, made: Mapping[str, str], wanted: dict[str, int]
 ) -> None:

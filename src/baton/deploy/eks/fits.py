@@ -191,6 +191,18 @@ def overall_faults(
             )
     for group in groups:
         yield from _memory_faults(app, group, found)
+    for role in app.roles:
+        if role.deployment.get("max_surge_percent"):
+            yield _of_file(
+                checked,
+                "EKS-013",
+                role.at("deployment_config", "max_surge_percent"),
+                f"an update would start the new {role.role} engine before the old one ends, and no"
+                " worker is free for it",
+                found=str(role.deployment["max_surge_percent"]),
+                allowed="0: there are as many workers as replicas",
+                cure="remove max_surge_percent",
+            )
     if not app.is_rays and settings.image is None:
         yield _of_file(
             checked,

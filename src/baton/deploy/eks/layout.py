@@ -249,6 +249,12 @@ def _notes(
     spare = settings.gpu_node_count - sum(group.nodes_needed for group in groups)
     if spare:
         notes.append(f"{spare} GPU nodes more than the replicas need: they stand by, and cost")
+    for role in app.roles:
+        if "autoscaling_config" in role.deployment:
+            notes.append(
+                f"{role.role} has nodes for its {role.num_replicas} replicas at most: nodes are not"
+                " scaled, replicas are"
+            )
     if app.is_rays:
         notes.append("Ray's own builder runs the file: Baton's gateway is not part of it")
     return notes

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from baton.deploy.eks.cluster import metadata, tags
+from baton.deploy.eks.cluster import TAG, metadata, tags
 
 if TYPE_CHECKING:
     from baton.deploy.eks.config import EksSettings
@@ -97,7 +97,7 @@ def _group(group: Group, layout: Layout) -> dict[str, Any]:
 
 HEAD = """\
 The GPU nodes. Made with
-  aws ec2 create-placement-group --strategy cluster --group-name {placement_group} --region {region}
+  {placement_group}
   eksctl create nodegroup -f nodegroups.yaml --install-nvidia-plugin=false
 (the NVIDIA device plugin comes from its chart, once; the EFA device plugin from {efa_plugin})."""
 
@@ -106,6 +106,15 @@ def head(layout: Layout) -> str:
     """What the file says of itself."""
     settings = layout.settings
     whose = efa_plugin_by(settings) if layout.efa else "nowhere: KV does not go over EFA"
-    return HEAD.format(
-        placement_group=settings.placement_group_name, region=settings.region, efa_plugin=whose
+    first = placement_group_command(settings) if layout.efa else "(no placement group)"
+    return HEAD.format(placement_group=first, efa_plugin=whose)
+
+
+def placement_group_command(settings: EksSettings) -> str:
+    """How the placement group of both phases is made, with the tag by which it is known."""
+    tag = f"{{Key={TAG},Value={settings.cluster_name}}}"
+    return (
+        f"aws ec2 create-placement-group --strategy cluster --region {settings.region}"
+        f" --group-name {settings.placement_group_name}"
+        f" --tag-specifications 'ResourceType=placement-group,Tags=[{tag}]'"
     )

@@ -4,8 +4,8 @@ Every bundle of a phase's placement group asks for a sliver of a custom Ray reso
 phase's worker group offers (`baton_prefill`, `baton_decode`). A placement group is placed whole,
 and Serve puts the replica's own actor into its first bundle (ray 2.60 `llm_server.py`,
 `_merge_replica_actor_and_child_actor_bundles`), so neither the actor nor any of its workers can
-land elsewhere. Ray's label selectors would say it more directly, but `placement_group_config` has no
-key for them; and a resource that no node offers shows by its name in `ray status`.
+land elsewhere. Ray's label selectors would say it more directly, but `placement_group_config` has
+no key for them; and a resource that no node offers shows by its name in `ray status`.
 """
 
 from __future__ import annotations

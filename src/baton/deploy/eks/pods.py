@@ -191,15 +191,25 @@ def _engine_env(layout: Layout) -> list[dict[str, Any]]:
     return env
 
 
-def _secret_env(layout: Layout) -> list[dict[str, Any]]:
-    """Keys that the `baton` block names as variables. Gateways may run on any node."""
+def secret_flags(layout: Layout) -> list[str]:
+    """Of `kubectl create secret`: the variables that the YAML names, and its key file."""
+    flags = [f"--from-literal={name}=…" for name in _secret_variables(layout)]
+    path = _key_file(layout)
+    return flags if path is None else [*flags, f"--from-file={path.name}"]
+
+
+def _secret_variables(layout: Layout) -> list[str]:
     block = layout.app.baton
     names = [block.auth.api_keys_env, block.overflow.api_key_env if block.overflow else None]
+    return [name for name in names if name is not None]
+
+
+def _secret_env(layout: Layout) -> list[dict[str, Any]]:
+    """Keys that the `baton` block names as variables. Gateways may run on any node."""
     secret = layout.settings.api_keys_secret
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
-        for name in names
-        if name is not None
+        for name in _secret_variables(layout)
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from baton.deploy.eks import cluster, kuberay, nodegroup, policies, rayservice
 from baton.deploy.eks.layout import layout_of
 from baton.deploy.eks.plain import plain_objects, serve_service_name
+from baton.deploy.eks.pods import secret_flags
 from baton.deploy.eks.yaml_text import yaml_text
 from baton.spec.check import examine, refusal
 from baton.spec.load import load_file
@@ -111,27 +112,19 @@ def _kustomization(resources: list[str]) -> dict[str, Any]:
 def steps(layout: Layout) -> list[tuple[str, list[str]]]:
     """What is done with the files, in order: a title, and its commands."""
     settings = layout.settings
-    region = f"--region {settings.region}"
-    group = settings.placement_group_name
     serves = serve_service_name(layout)
-    nodes = [
-        "eksctl create nodegroup -f eksctl/nodegroups.yaml --install-nvidia-plugin=false",
-    ]
+    nodes = ["eksctl create nodegroup -f eksctl/nodegroups.yaml --install-nvidia-plugin=false"]
     if layout.efa:
-        nodes.insert(
-            0,
-            f"aws ec2 create-placement-group --strategy cluster --group-name {group} {region}",
-        )
-    secrets = [
-        f"kubectl -n {settings.namespace} create secret generic {settings.api_keys_secret}"
-        f" --from-literal={name}=…"
-        for name in _key_names(layout)
-    ]
+        nodes.insert(0, nodegroup.placement_group_command(settings))
+    flags = " ".join(secret_flags(layout))
+    create = f"kubectl -n {settings.namespace} create secret generic"
+    secrets = []
+    if flags:
+        secrets.append(f"{create} {settings.api_keys_secret} {flags}")
     if settings.hf_token_secret is not None:
-        secrets.append(
-            f"kubectl -n {settings.namespace} create secret generic {settings.hf_token_secret}"
-            " --from-literal=token=…    # only for gated models"
-        )
+        line = f"{create} {settings.hf_token_secret} --from-literal=token=…"
+        secrets.append(f"{line}    # only for gated models")
+    key = " -H 'Authorization: Bearer …'" if layout.app.baton.auth.asks_for_keys else ""
     return [
         ("The cluster", ["eksctl create cluster -f eksctl/cluster.yaml"]),
         ("The GPU nodes", nodes),
@@ -143,16 +136,10 @@ def steps(layout: Layout) -> list[tuple[str, list[str]]]:
             "A question",
             [
                 f"kubectl -n {settings.namespace} port-forward svc/{serves} 8000:8000",
-                "curl -s localhost:8000/v1/models",
+                f"curl -s localhost:8000/v1/models{key}",
             ],
         ),
     ]
-
-
-def _key_names(layout: Layout) -> list[str]:
-    block = layout.app.baton
-    names = [block.auth.api_keys_env, block.overflow.api_key_env if block.overflow else None]
-    return [name for name in names if name is not None]
 
 
 def runbook(layout: Layout) -> str:
@@ -160,7 +147,8 @@ def runbook(layout: Layout) -> str:
     lines = [
         f"# {layout.name} on {layout.settings.cluster_name} ({layout.settings.region})",
         "",
-        "Rendered by `baton eks render`. Render again after a change; edits here are not kept.",
+        "Rendered by `baton eks render`. Put changes of your own into an overlay of `k8s`: an",
+        "edited file here is in the way of the next rendering.",
         "",
         "| | nodes | type | workers | GPUs | EFA | memory |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -47,6 +47,13 @@ def test_a_rollout_into_a_second_cluster_needs_twice_the_nodes() -> None:
     assert fault.file.endswith("eks.yaml")
 
 
+def test_a_surge_that_no_worker_is_free_for_is_refused() -> None:
+    """Serve would wait for the new engine before it lets the old one go, without end."""
+    fault = only(refused(edit("decode", "deployment_config.max_surge_percent", 100)))
+    assert (fault.rule_id, fault.cure) == ("EKS-013", "remove max_surge_percent")
+    assert fault.line > 0
+
+
 def test_a_replica_that_no_instance_can_hold_is_refused() -> None:
     """A worker is one pod; TP 8 does not fit on one L4."""
     faults = refused(name=P5, gpu_instance_type="g6.8xlarge", gpu_taint="none")
@@ -224,6 +231,19 @@ def test_several_replicas_share_a_machine_where_there_is_no_efa_to_share() -> No
     assert (decode.nodes, decode.workers, decode.gpus) == (1, 4, 1)
     assert decode.memory_mib * 4 < decode.instance.memory_mib
     assert there.group("prefill").memory_mib == decode.memory_mib
+
+
+def test_pools_that_scale_have_nodes_for_the_most_replicas() -> None:
+    """Nodes are not scaled here, and that is said."""
+
+    def scaling(app: Any) -> None:
+        app["args"]["decode_config"]["deployment_config"] = {
+            "autoscaling_config": {"min_replicas": 1, "max_replicas": 3}
+        }
+
+    there = changed(scaling, gpu_node_count=4)
+    assert there.group("decode").workers == 3
+    assert any("replicas at most" in note for note in there.notes)
 
 
 def test_spare_nodes_go_to_decode_and_get_no_workers() -> None:

@@ -370,6 +370,27 @@ def test_secrets_are_named_and_never_held() -> None:
     assert not any(d.get("kind") == "Secret" for d in documents(files()[SERVICE]))
 
 
+def test_all_keys_of_one_secret_are_made_at_once() -> None:
+    """Variables of callers and provider, and a file of keys, which every pod can read."""
+
+    def keys(app: Any) -> None:
+        app["args"]["baton"]["auth"] = {"api_keys_env": "KEYS", "api_keys_file": "/etc/b/keys.yaml"}
+        app["args"]["baton"]["overflow"] = {
+            "base_url": "https://provider.example/v1",
+            "api_key_env": "PROVIDER_KEY",
+        }
+
+    made = render(changed(keys))
+    line = "--from-literal=KEYS=… --from-literal=PROVIDER_KEY=… --from-file=keys.yaml"
+    assert made["README.md"].count(line) == 1
+    for pod in pods(document(made[SERVICE])).values():
+        mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
+        assert mounts["/etc/b"] == "api-keys"
+        (volume,) = [v for v in pod["volumes"] if v["name"] == "api-keys"]
+        assert volume["secret"]["items"] == [{"key": "keys.yaml", "path": "keys.yaml"}]
+        assert "PROVIDER_KEY" in env(pod)
+
+
 def test_monitoring_stands_apart_so_that_its_kind_may_be_missing() -> None:
     """Without the Prometheus operator `kubectl apply -k k8s` must still work."""
     assert not any("monitor" in r for r in document(files()["k8s/kustomization.yaml"])["resources"])
