@@ -139,7 +139,7 @@ class EksSettings(Frozen, use_attribute_docstrings=True):
     availability_zones: Annotated[tuple[Zone, ...], BeforeValidator(_split)] = ()
     """Zones of the cluster's subnets, two at least; the GPU zone and a neighbour when left out."""
     gpu_taint: Literal["none", "nvidia.com/gpu", "aws.amazon.com/efa"] = "none"
-    """Taint of the GPU nodes. It also decides whose EFA device plugin runs: see the guide."""
+    """Taint of the GPU nodes. It also decides whose EFA plugin runs: decision 0019."""
     placement_group: (
         Annotated[
             str, _matching(r"[A-Za-z0-9._-]{1,255}", "a name of letters, digits, `-`, `_` and `.`")

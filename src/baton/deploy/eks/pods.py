@@ -126,10 +126,11 @@ def _drain(layout: Layout) -> str:
     """Before SIGTERM, which ends Ray at once: Serve moves the replica away, or lets it finish.
 
     `ray drain-node` means the node it runs on. Serve then tells the replica to stop, and Baton's
-    drain lets its streams end; the hook waits for that. The brackets keep grep from finding itself.
+    drain lets its streams end; the hook waits for that. With the head gone there is nobody to ask,
+    and the pod goes. The brackets keep grep from finding itself.
     """
     return (
-        "ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION"
+        "timeout 20 ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION"
         f" --reason-message 'the pod is being stopped'"
         f" --deadline-remaining-seconds {layout.grace_s - 10} || exit 0;"
         f" for _ in $(seq {layout.grace_s - 10}); do"

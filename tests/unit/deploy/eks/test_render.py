@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from baton.deploy.eks.render import render
+from baton.deploy.eks.render import plan_layout, render
 from baton.spec.check import examine
 from baton.spec.load import load_text
 from tests.unit.deploy.eks.rendered import (
+    EXAMPLES,
     G6,
     P5,
     ROOT,
@@ -22,7 +23,11 @@ from tests.unit.deploy.eks.rendered import (
     files,
     layout,
     pods,
+    settings,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOTH = pytest.mark.parametrize("name", [G6, P5])
 SERVICE = "k8s/rayservice.yaml"
@@ -38,9 +43,26 @@ def groups(name: str = G6) -> dict[str, Any]:
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    """Rendered anew, in another order of the environment and with a model in the cache."""
+    """Rendered anew, from the parsed file."""
     assert render(changed()) == render(changed())
     assert list(render(changed())) == list(files())
+
+
+def test_a_model_on_this_machine_changes_no_byte(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The check would otherwise know that this one needs no state layout, and leave it out."""
+    repo = tmp_path / "hub" / "models--meta-llama--Llama-3.3-70B-Instruct" / "snapshots" / "1"
+    repo.mkdir(parents=True)
+    llama = {"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64}
+    (repo / "config.json").write_text(json.dumps(llama), encoding="utf-8")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    app = EXAMPLES / P5 / "app.yaml"
+    aware = examine(load_text(app.read_text(encoding="utf-8"), "app.yaml", {})).checked
+    assert aware is not None
+    assert aware.applications[0].facts is not None
+    assert render(plan_layout(app, settings(P5), {})) == files(P5)
 
 
 @BOTH
