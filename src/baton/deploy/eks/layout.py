@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from baton.deploy.eks.config import AWS_RAY_LLM_IMAGE
@@ -121,7 +121,7 @@ def layout_of(checked: CheckedFile, found: Resolved) -> Layout:
         raise refusal(tuple(faults))
     prefill, decode = groups
     spare = settings.gpu_node_count - prefill.nodes - decode.nodes
-    decode = _with_nodes(decode, decode.nodes + spare)
+    decode = replace(decode, nodes=decode.nodes + spare)
     name = settings.service_name or service_name(app.name)
     grace_s = _grace_s(view)
     return Layout(
@@ -202,10 +202,6 @@ def _group(role: RoleView, app: AppView, settings: EksSettings, *, efa: bool) ->
 
 def _hugepages(settings: EksSettings, workers: int) -> int:
     return min(settings.hugepages_mib, NODE_HUGEPAGES_MIB // workers // 2 * 2)
-
-
-def _with_nodes(group: Group, nodes: int) -> Group:
-    return Group(**{**group.__dict__, "nodes": nodes})
 
 
 def _grace_s(app: AppView) -> int:
