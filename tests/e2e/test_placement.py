@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from baton.deploy.eks.placement import phase_resource, placed_group
-from baton.deploy.processes import MARKER
+from baton.deploy.processes import MARKER, free_port
 from tests.e2e.simulated_app import APP, Asked, Simulated, config, ray_head
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def worker_node(head: RayHead, role: Role) -> Iterator[None]:
         f"--address={head.address}", "--num-cpus=8", "--disable-usage-stats",
         f'--resources={{"{phase_resource(role)}": 1}}',
         "--object-store-memory=100000000",
+        # In a pod each node has this port for itself; here they share a machine.
+        f"--dashboard-agent-listen-port={free_port()}",
     ]  # fmt: skip
     node = subprocess.Popen(
         command,
@@ -139,9 +141,9 @@ def story() -> Iterator[Story]:
     seen = Story()
     app = Simulated()
     with ray_head() as head, contextlib.ExitStack() as nodes:
-        for role in ROLES:
+        for count, role in enumerate(ROLES, 2):
             nodes.enter_context(worker_node(head, role))
-        wait_for_nodes(3)
+            wait_for_nodes(count)
         roles = {
             role: {
                 "deployment_config": {
