@@ -10,6 +10,7 @@ Every error that a person may see gives fact, place and cure::
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
+    ├── FilesInTheWay              rendered files would overwrite what somebody else wrote
     ├── DemoFailed                 the scripted first run did not hold
     ├── DrillFailed                something was lost in a drill, or the drill proved nothing
     ├── PlanImpossible             nothing can be planned from what was given
@@ -118,6 +119,12 @@ class EngineStartFailed(DeployFailed):
 
 class NotRunning(BatonError):
     """Nothing of that name runs here."""
+
+
+class FilesInTheWay(BatonError):
+    """Rendered files would overwrite what somebody else wrote, or cannot be written."""
+
+    exit_status = 2
 
 
 class DemoFailed(BatonError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from baton.deploy.eks.findings import KINDS
 from baton.errors import BatonError
 from baton.spec.rules import all_rules, find_rule
 from baton.spec.suggest import nearest
@@ -16,10 +17,16 @@ def command(rule_id: str | None) -> None:
     if rule_id is None:
         for rule in all_rules():
             click.echo(f"{rule.rule_id}  {rule.severity:<7}  {rule.title}")
+        for kind in KINDS.values():
+            click.echo(f"{kind.rule_id}  {'error':<7}  {kind.title}")
+        return
+    of_eks = KINDS.get(rule_id.upper())
+    if of_eks is not None:
+        click.echo(f"{of_eks.rule_id} (error): {of_eks.title}\n\n{of_eks.why}")
         return
     found = find_rule(rule_id)
     if found is None:
-        near = nearest(rule_id, [rule.rule_id for rule in all_rules()])
+        near = nearest(rule_id, [*(rule.rule_id for rule in all_rules()), *KINDS])
         guess = f"did you mean {near}? " if near else ""
         raise BatonError(
             f"there is no rule `{rule_id}`", cure=f"{guess}`baton explain` lists all rules"

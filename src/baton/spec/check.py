@@ -44,6 +44,7 @@ class _Run:
     spots: dict[Path, Spot]
     online: bool = False
     starting: bool = False
+    look_for_model: bool = True
     faults: list[Fault] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     written: dict[Path, str] = field(default_factory=dict)
@@ -186,6 +187,7 @@ def examine(
     machine: Machine | None = None,
     online: bool = False,
     starting: bool = False,
+    look_for_model: bool = True,
 ) -> Report:
     """Like `check`, and gives every fault instead of raising.
 
@@ -196,8 +198,19 @@ def examine(
         online: Whether a model's config may be read from its hub.
         starting: Whether engines are about to start: a model folder that is missing is then refused
             rather than warned about.
+        look_for_model: False where the outcome must not depend on which models lie on this machine:
+            then nothing is known of the model.
     """
-    run = _Run(loaded, machine, on, dict(loaded.spots), online, starting, list(loaded.faults))
+    run = _Run(
+        loaded,
+        machine,
+        on,
+        dict(loaded.spots),
+        online,
+        starting,
+        look_for_model,
+        list(loaded.faults),
+    )
     run.written.update(loaded.written)
     document = copy.deepcopy(loaded.document)
     for finding in odd_numbers(loaded.written, document):
@@ -331,7 +344,7 @@ def _default_change(run: _Run, slip: Slip, base: Path) -> Change:
 
 def _facts(run: _Run, view: AppView) -> ModelFacts | None:
     source = view.prefill.model_source
-    if not source:
+    if not source or not run.look_for_model:
         return None
     folder = find_model(source)
     if folder is not None:

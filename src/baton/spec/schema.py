@@ -188,6 +188,22 @@ class Tracing(Frozen):
     sample: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
+class Placement(Frozen):
+    """Which nodes of a cluster each phase runs on, by their labels (`baton eks`).
+
+    The labels are Kubernetes' own. Where Baton makes the node groups (`baton eks render`), each
+    gets its phase's labels; worker pods of the phase go to such nodes only, and Serve places the
+    phase's replicas in those pods only. Left out, each phase has a node group of its own.
+    """
+
+    prefill_node_selector: dict[str, str] = Field(default_factory=dict)
+    decode_node_selector: dict[str, str] = Field(default_factory=dict)
+
+    def of(self, role: Role) -> dict[str, str]:
+        """The selector of one phase."""
+        return self.prefill_node_selector if role == "prefill" else self.decode_node_selector
+
+
 class Logging(Frozen):
     """How Baton's own lines look."""
 
@@ -208,6 +224,7 @@ class BatonBlock(Frozen):
     slo: Slo = Slo()
     engines: Engines = Engines()
     gateway: Gateway = Gateway()
+    placement: Placement = Placement()
     logging: Logging = Logging()
     tracing: Tracing = Tracing()
 

@@ -27,6 +27,7 @@ _MODULES = (
     "lora",
     "resources",
     "block",
+    "placement",
     "exposure",
     "model",
     "defaults",
