@@ -40,10 +40,10 @@ import output
 import psutil
 import uvloop
 from engines_load import ANSWER_TOKENS, NoAnswer, closed_loop, lengths, prompts, session
-from engines_plain import NO_PLUGINS, Endpoint, PlainEngines, SetupFailed, tree
+from engines_plain import NO_PLUGINS, Endpoint, PlainEngines, SetupFailed, fetch, tree
 from engines_ray import DIRECT, deployed
 from engines_report import FIRST_TOKENS, LOADS, Turn, report
-from engines_stats import figures_of
+from engines_stats import figures_of, stages_of
 from gateway_subjects import cpu_s
 
 from baton.demo.tiny_model import make_tiny_model
@@ -143,7 +143,7 @@ class Bench:
             for engine in self._plain.everybody():
                 everybody += tree(engine.process.pid)
             everybody = list({one.pid: one for one in everybody}.values())
-            counted = endpoint.transfers() if endpoint.transfers is not None else 0
+            counted = endpoint.transfers(0) if endpoint.transfers is not None else 0
             began, ours_s, busy_s = time.monotonic(), cpu_s(everybody), machine_busy_s()
             for load, callers in CALLERS.items():
                 count = self._options.requests[load]
@@ -161,7 +161,10 @@ class Bench:
             busy_s = machine_busy_s() - busy_s
             turn.strangers = max(0.0, busy_s - (cpu_s(everybody) - ours_s)) / took_s
             if endpoint.transfers is not None:
-                turn.transfers = endpoint.transfers() - counted
+                turn.transfers = endpoint.transfers(counted + turn.asked) - counted
+            if endpoint.keeps_timelines:
+                kept = json.loads(fetch(f"{endpoint.url}/baton/requests"))["requests"]
+                turn.stages = stages_of(kept[-count:])
         return turn
 
     async def _is_as_asked(self, http: Any, endpoint: Endpoint, about: tuple[int, int]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ MAX_NUM_SEQS = 64
 MAX_NUM_BATCHED_TOKENS = 2048
 NO_PLUGINS = {"VLLM_PLUGINS": ""}
 """vLLM then loads no plug-in of this environment, Baton's among them."""
-_TRANSFERS = "vllm:nixl_xfer_time_seconds_count"
+_TRANSFERS = ("vllm:nixl_xfer_time_seconds_count", "ray_vllm_nixl_xfer_time_seconds_count")
 
 Parts = dict[str, list[psutil.Process]]
 
@@ -59,13 +60,16 @@ class Endpoint:
     Args:
         url: Without `/v1`.
         find: Its processes by part, as they are now.
-        transfers: KV transfers that its decode engine has counted; None where nobody can be asked.
+        transfers: KV transfers that its decode engine has counted, given how many there must be at
+            least (some counters lag); None where nobody can be asked.
+        keeps_timelines: Whether it answers `/baton/requests`.
         facts: For the report.
     """
 
     url: str
     find: Callable[[], Parts]
-    transfers: Callable[[], int] | None = None
+    transfers: Callable[[int], int] | None = None
+    keeps_timelines: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,8 +84,16 @@ def transfers_of(metrics: str) -> int:
     return sum(
         int(float(line.rsplit(" ", 1)[1]))
         for line in metrics.splitlines()
-        if line.startswith(_TRANSFERS)
+        if line.startswith(_TRANSFERS)  # Ray's exporter writes `_` for `:`
     )
+
+
+def counted(read: Callable[[], int], at_least: int, patience_s: float) -> int:
+    """A counter that lags behind, read until it has come up or the patience has ended."""
+    deadline_s = time.monotonic() + patience_s
+    while (found := read()) < at_least and time.monotonic() < deadline_s:
+        time.sleep(0.5)
+    return found
 
 
 def fetch(url: str) -> str:
@@ -172,14 +184,14 @@ class PlainEngines:
         if self._router is None:
             raise SetupFailed("no --router was named")
         program = self._router
-        return self._behind(lambda urls, logs: start_router(program, urls, logs, None))
+        return self._behind(lambda urls, logs: start_router(program, urls, logs, None), ours=False)
 
     def baton_gateway(self) -> contextlib.AbstractContextManager[Endpoint]:
         """The pair behind `baton gateway`."""
-        return self._behind(lambda urls, logs: start_gateway(urls, logs, None))
+        return self._behind(lambda urls, logs: start_gateway(urls, logs, None), ours=True)
 
     @contextlib.contextmanager
-    def _behind(self, start: Callable[[Any, Path], Subject]) -> Iterator[Endpoint]:
+    def _behind(self, start: Callable[[Any, Path], Subject], *, ours: bool) -> Iterator[Endpoint]:
         with self._awake("pair") as (prefill, decode):
             try:
                 subject = start(_Urls(prefill.url, decode.url), self._logs)
@@ -198,7 +210,12 @@ class PlainEngines:
 
             try:
                 yield Endpoint(
-                    subject.target.url, find, lambda: transfers_of(fetch(f"{decode.url}/metrics"))
+                    subject.target.url,
+                    find,
+                    lambda least: counted(
+                        lambda: transfers_of(fetch(f"{decode.url}/metrics")), least, 2.0
+                    ),
+                    keeps_timelines=ours,
                 )
             finally:
                 asyncio.run(process.end())

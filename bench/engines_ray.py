@@ -10,6 +10,7 @@ is no process of an `OpenAiIngress`.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
 import signal
@@ -29,8 +30,10 @@ from engines_plain import (
     Endpoint,
     Parts,
     SetupFailed,
+    counted,
     environment,
     fetch,
+    transfers_of,
 )
 
 from baton.deploy import local, state
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 UP_S = 300.0
 END_S = 90.0
+EXPORT_S = 12.0
 DIRECT = {"RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
 # As tests/real_engines.py sets it for the plain ones.
 ENGINE_ENVIRONMENT = {
@@ -135,7 +139,14 @@ def deployed(
         if found is None:
             raise SetupFailed(f"`baton up` left no record of {name}")
         facts = {"start_s": json.loads(said)["stages_s"]} | _facts(found)
-        yield Endpoint(found.endpoint, lambda: parts_of(found.marker, found.folder), facts=facts)
+        yield Endpoint(
+            found.endpoint,
+            lambda: parts_of(found.marker, found.folder),
+            # Baton's engines keep their `/metrics` to themselves; its answers say the route.
+            None if found.builder == "baton" else lambda least: exported(found, least),
+            keeps_timelines=found.builder == "baton",
+            facts=facts,
+        )
     finally:
         with contextlib.suppress(BatonError):
             if state.find(name) is not None:
@@ -167,6 +178,29 @@ def _run(command: list[str], log: Path, variables: Mapping[str, str]) -> str:
         lines = log.read_text(errors="replace").strip().splitlines()
         raise SetupFailed("\n".join(lines[-6:]))
     return said
+
+
+def exported(deployment: state.Deployment, at_least: int) -> int:
+    """KV transfers in what Ray's agent exports, where Ray's builder has vLLM's counters go.
+
+    It is told every ten seconds. Zero where nobody exports them.
+    """
+
+    def read() -> int:
+        total = 0
+        for process in members(deployment.marker, deployment.folder):
+            with contextlib.suppress(psutil.Error, OSError):
+                if not any("dashboard/agent.py" in part for part in process.cmdline()):
+                    continue
+                for connection in process.net_connections(kind="tcp"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                            total += transfers_of(
+                                fetch(f"http://127.0.0.1:{connection.laddr.port}/metrics")
+                            )
+        return total
+
+    return counted(read, at_least, EXPORT_S if at_least else 0.0)
 
 
 def _facts(deployment: state.Deployment) -> dict[str, Any]:

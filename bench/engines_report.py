@@ -41,6 +41,8 @@ class Turn:
     """KV transfers that decode counted for the measured answers."""
     asked: int = 0
     """Measured answers."""
+    stages: dict[str, Any] = field(default_factory=dict)
+    """Where the time of the last window went, from Baton's own timelines."""
     strangers: float = 0.0
     """Cores that went to processes which are none of ours."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +98,7 @@ def _of_setup(turns: Sequence[Turn], rounds: Rounds, name: str) -> dict[str, Any
             load: _medians([turn.cpu_ms_per_request[load] for turn in turns]) for load in LOADS
         },
         "pd": _evidence(turns),
+        **({"stages_ms_c8": turns[-1].stages} if turns[-1].stages else {}),
         "strangers_cores": [round(turn.strangers, 2) for turn in turns],
         "facts": turns[-1].facts,
     }

@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway_stats import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Figures = dict[str, float]
 
@@ -81,6 +82,23 @@ def figures_of(answers: Sequence[Answer]) -> Figures:
         "tokens_per_chunk": sum(answer.tokens for answer in answers) / chunks,
         "requests_per_s": len(answers) / took_s,
         "requests": len(answers),
+    }
+
+
+def stages_of(timelines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Median milliseconds of each stage of these requests, and how their first tokens went.
+
+    Args:
+        timelines: As `baton.observe.timeline` writes them.
+    """
+    stages: dict[str, list[float]] = {}
+    for timeline in timelines:
+        for stage, seconds in timeline["stages"].items():
+            stages.setdefault(stage.removesuffix("_s"), []).append(1e3 * seconds)
+    first = Counter(str(timeline["first_token"]) for timeline in timelines)
+    return {
+        **{stage: round(percentile(values, 0.5), 2) for stage, values in stages.items()},
+        "first_tokens": dict(first),
     }
 
 
