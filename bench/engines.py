@@ -40,7 +40,15 @@ import output
 import psutil
 import uvloop
 from engines_load import ANSWER_TOKENS, NoAnswer, closed_loop, lengths, prompts, session
-from engines_plain import NO_PLUGINS, Endpoint, PlainEngines, SetupFailed, fetch, tree
+from engines_plain import (
+    NO_PLUGINS,
+    Endpoint,
+    Parts,
+    PlainEngines,
+    SetupFailed,
+    fetch,
+    tree,
+)
 from engines_ray import DIRECT, deployed
 from engines_report import FIRST_TOKENS, LOADS, Turn, report
 from engines_stats import figures_of, stages_of
@@ -89,6 +97,7 @@ class Bench:
         self._plain = plain
         self._options = options
         self._me = [psutil.Process()]
+        self._about = options.prompt_tokens, options.prompt_spread
         self.rounds: list[dict[str, Turn]] = []
         self.failed: dict[str, list[str]] = {}
         self.again = 0
@@ -131,23 +140,15 @@ class Bench:
 
     async def _turn(self, name: str, endpoint: Endpoint, seed: str) -> Turn:
         turn = Turn()
-        about = self._options.prompt_tokens, self._options.prompt_spread
+        counted = endpoint.transfers(0) if endpoint.transfers is not None else 0
         async with session() as http:
-            await self._is_as_asked(http, endpoint, about)
-            for load, callers in CALLERS.items():
-                asked = prompts(f"{seed} {load}", CHECKS[load], *about)
-                answers = await closed_loop(http, endpoint.url, asked, callers)
-                turn.checks += [answer.text for answer in answers]
+            await self._warm(turn, endpoint, http, seed)
             parts = endpoint.find() | {"caller": self._me}
-            everybody = [one for part in parts.values() for one in part]
-            for engine in self._plain.everybody():
-                everybody += tree(engine.process.pid)
-            everybody = list({one.pid: one for one in everybody}.values())
-            counted = endpoint.transfers(0) if endpoint.transfers is not None else 0
+            everybody = self._ours(parts)
             began, ours_s, busy_s = time.monotonic(), cpu_s(everybody), machine_busy_s()
             for load, callers in CALLERS.items():
                 count = self._options.requests[load]
-                asked = prompts(f"{seed} {load} {name}", count, *about)
+                asked = prompts(f"{seed} {load} {name}", count, *self._about)
                 before = {part: cpu_s(processes) for part, processes in parts.items()}
                 answers = await closed_loop(http, endpoint.url, asked, callers)
                 turn.cpu_ms_per_request[load] = {
@@ -155,24 +156,39 @@ class Bench:
                     for part, processes in parts.items()
                 }
                 turn.figures[load] = figures_of(answers)
-                turn.routes.update(answer.route for answer in answers if answer.route)
-                turn.asked += count
+                turn.saw(answers)
             took_s = time.monotonic() - began
-            busy_s = machine_busy_s() - busy_s
-            turn.strangers = max(0.0, busy_s - (cpu_s(everybody) - ours_s)) / took_s
-            if endpoint.transfers is not None:
-                turn.transfers = endpoint.transfers(counted + turn.asked) - counted
-            if endpoint.keeps_timelines:
-                kept = json.loads(fetch(f"{endpoint.url}/baton/requests"))["requests"]
-                turn.stages = stages_of(kept[-count:])
+            busy_s, ours_s = machine_busy_s() - busy_s, cpu_s(everybody) - ours_s
+            turn.strangers = max(0.0, busy_s - ours_s) / took_s
+        if endpoint.transfers is not None:
+            turn.transfers = endpoint.transfers(counted + turn.asked) - counted
+        if endpoint.keeps_timelines:
+            kept = json.loads(fetch(f"{endpoint.url}/baton/requests"))["requests"]
+            turn.stages = stages_of(kept[-self._options.requests["c8"] :])
         return turn
 
-    async def _is_as_asked(self, http: Any, endpoint: Endpoint, about: tuple[int, int]) -> None:
+    async def _warm(self, turn: Turn, endpoint: Endpoint, http: Any, seed: str) -> None:
+        """Ask what everybody is asked: connections, handshakes and caches are there afterwards."""
+        await self._is_as_asked(http, endpoint)
+        for load, callers in CALLERS.items():
+            asked = prompts(f"{seed} {load}", CHECKS[load], *self._about)
+            answers = await closed_loop(http, endpoint.url, asked, callers)
+            turn.checks += [answer.text for answer in answers]
+            turn.saw(answers)
+
+    def _ours(self, parts: Parts) -> list[psutil.Process]:
+        """Everybody who is there because of us, also those who are stopped."""
+        found = {one.pid: one for part in parts.values() for one in part}
+        for engine in self._plain.everybody():
+            found |= {one.pid: one for one in tree(engine.process.pid)}
+        return list(found.values())
+
+    async def _is_as_asked(self, http: Any, endpoint: Endpoint) -> None:
         """One request that is no part of anything, to see that lengths are what they should be."""
-        prompt = prompts("lengths", 1, about[0], 0)[0]
-        found = await lengths(http, endpoint.url, prompt)
-        if found != (about[0], ANSWER_TOKENS):
-            raise NoAnswer(f"{found} tokens instead of {(about[0], ANSWER_TOKENS)}")
+        wanted = self._about[0], ANSWER_TOKENS
+        found = await lengths(http, endpoint.url, prompts("lengths", 1, wanted[0], 0)[0])
+        if found != wanted:
+            raise NoAnswer(f"{found} tokens instead of {wanted}")
 
 
 def _in_words(turn: Turn) -> str:
@@ -242,7 +258,9 @@ def say(text: str) -> None:
 
 
 def interrupt(_signum: int, _frame: Any) -> None:
-    """SIGTERM ends us as Ctrl-C does."""
+    """SIGTERM ends us as Ctrl-C does; a second one must not cut off the cleaning up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -276,6 +294,7 @@ def main() -> None:
     options = parser.parse_args()
     options.requests = {load: getattr(options, f"requests_{load}") for load in LOADS}
     options.load_before = round(os.getloadavg()[0], 2)
+    signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
     with tempfile.TemporaryDirectory(prefix="be-") as folder:
         logs = (options.logs or Path(folder)).resolve()

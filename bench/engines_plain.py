@@ -35,7 +35,7 @@ from tests.real_engines import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["BLOCK_SIZE", "KV_BLOCKS", "MAX_MODEL_LEN", "Endpoint", "PlainEngines", "SetupFailed"]
 
@@ -77,6 +77,17 @@ def tree(pid: int) -> list[psutil.Process]:
     """A process and all that it started."""
     first = psutil.Process(pid)
     return [first, *first.children(recursive=True)]
+
+
+def split(role: str, processes: Sequence[psutil.Process]) -> Parts:
+    """An engine's processes by what they do: vLLM's HTTP side, its EngineCore, its worker."""
+    parts: Parts = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(process.cmdline())
+            kind = next((k for k in ("EngineCore", "Worker") if f"VLLM::{k}" in title), "")
+            parts.setdefault(f"{role} {kind}".rstrip(), []).append(process)
+    return parts
 
 
 def transfers_of(metrics: str) -> int:
@@ -177,7 +188,7 @@ class PlainEngines:
     def no_pd(self) -> Iterator[Endpoint]:
         """One engine by itself."""
         with self._awake("alone") as (engine,):
-            yield Endpoint(engine.url, lambda: {"engine": tree(engine.process.pid)})
+            yield Endpoint(engine.url, lambda: split("engine", tree(engine.process.pid)))
 
     def vllm_router(self) -> contextlib.AbstractContextManager[Endpoint]:
         """The pair behind `vllm-router`."""
@@ -204,8 +215,8 @@ class PlainEngines:
             def find() -> Parts:
                 return {
                     "router": tree(process.pid),
-                    "prefill": tree(prefill.process.pid),
-                    "decode": tree(decode.process.pid),
+                    **split("prefill", tree(prefill.process.pid)),
+                    **split("decode", tree(decode.process.pid)),
                 }
 
             try:

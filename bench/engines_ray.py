@@ -33,6 +33,7 @@ from engines_plain import (
     counted,
     environment,
     fetch,
+    split,
     transfers_of,
 )
 
@@ -183,21 +184,16 @@ def _run(command: list[str], log: Path, variables: Mapping[str, str]) -> str:
 def exported(deployment: state.Deployment, at_least: int) -> int:
     """KV transfers in what Ray's agent exports, where Ray's builder has vLLM's counters go.
 
-    It is told every ten seconds. Zero where nobody exports them.
+    It is told every ten seconds, so what was counted just before may come later.
     """
+    ports = Path(deployment.folder) / "session_latest"
 
     def read() -> int:
         total = 0
-        for process in members(deployment.marker, deployment.folder):
-            with contextlib.suppress(psutil.Error, OSError):
-                if not any("dashboard/agent.py" in part for part in process.cmdline()):
-                    continue
-                for connection in process.net_connections(kind="tcp"):
-                    if connection.status == psutil.CONN_LISTEN:
-                        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-                            total += transfers_of(
-                                fetch(f"http://127.0.0.1:{connection.laddr.port}/metrics")
-                            )
+        for file in ports.glob("metrics_export_port_*"):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                port = file.read_text(encoding="ascii").strip()
+                total += transfers_of(fetch(f"http://127.0.0.1:{port}/metrics"))
         return total
 
     return counted(read, at_least, EXPORT_S if at_least else 0.0)
@@ -235,7 +231,8 @@ def parts_of(marker: str, folder: str) -> Parts:
     for name, process in _replicas(everybody).values():
         with contextlib.suppress(psutil.Error):
             own = [process, *process.children(recursive=True)]
-            parts.setdefault(name.lower(), []).extend(own)
+            for part, processes in split(name.lower(), own).items():
+                parts.setdefault(part, []).extend(processes)
             taken |= {one.pid for one in own}
     for process in everybody:
         if process.pid not in taken:

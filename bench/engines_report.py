@@ -16,6 +16,8 @@ from gateway_stats import Spread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from engines_stats import Answer
+
 LOADS = ("c1", "c8")
 BASE = "no_pd"
 OURS = ("baton", "baton_gateway")
@@ -36,16 +38,22 @@ class Turn:
     checks: list[str] = field(default_factory=list)
     """Answers to the prompts that every setup is asked in this round."""
     routes: Counter[str] = field(default_factory=Counter)
-    """What the headers of the measured answers said."""
+    """What the answers' headers said."""
     transfers: int | None = None
-    """KV transfers that decode counted for the measured answers."""
+    """KV transfers that decode counted meanwhile. One for each answer, and one more that is no part
+    of them; in a deployment also its first handoff, where the counter came late."""
     asked: int = 0
-    """Measured answers."""
+    """Streamed answers, those to the checks among them."""
     stages: dict[str, Any] = field(default_factory=dict)
     """Where the time of the last window went, from Baton's own timelines."""
     strangers: float = 0.0
     """Cores that went to processes which are none of ours."""
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def saw(self, answers: Sequence[Answer]) -> None:
+        """Count answers and what they say of their way."""
+        self.asked += len(answers)
+        self.routes.update(answer.route for answer in answers if answer.route)
 
 
 Rounds = list[dict[str, Turn]]
