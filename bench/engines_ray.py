@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import urllib.error
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -43,7 +44,6 @@ from baton.errors import BatonError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 UP_S = 300.0
 END_S = 90.0
