@@ -25,7 +25,6 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.real_engines import (  # noqa: E402
-    BLOCK_SIZE,
     KV_BLOCKS,
     MAX_MODEL_LEN,
     EnginesDidNotStart,
@@ -37,7 +36,7 @@ from tests.real_engines import (  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["BLOCK_SIZE", "KV_BLOCKS", "MAX_MODEL_LEN", "Endpoint", "PlainEngines", "SetupFailed"]
+__all__ = ["KV_BLOCKS", "MAX_MODEL_LEN", "Endpoint", "PlainEngines", "SetupFailed"]
 
 # What vLLM takes by default depends on who starts it; here it is the same for everybody.
 MAX_NUM_SEQS = 64

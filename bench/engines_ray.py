@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from engines_load import MODEL
 from engines_plain import (
-    BLOCK_SIZE,
     KV_BLOCKS,
     MAX_MODEL_LEN,
     MAX_NUM_BATCHED_TOKENS,
@@ -223,6 +222,18 @@ def _replicas(processes: list[psutil.Process]) -> dict[int, tuple[str, psutil.Pr
     return found
 
 
+def _kind(process: psutil.Process) -> str:
+    """What a process is that is no replica: `haproxy`, `ray raylet`, `ray ServeController`."""
+    title = process.cmdline()
+    first = Path(title[0]).name if title else process.name()
+    if first.startswith("haproxy"):
+        return "haproxy"
+    if first.startswith("python"):  # Ray's helpers in Python: the script says which
+        scripts = [Path(part).stem for part in title if part.endswith(".py")]
+        first = scripts[0] if scripts else "python"
+    return f"ray {re.split('[^A-Za-z_]', first.removeprefix('ray::'))[0]}"
+
+
 def parts_of(marker: str, folder: str) -> Parts:
     """A deployment's processes: the edge, each replica with what it started, and Ray itself."""
     everybody = members(marker, folder)
@@ -237,9 +248,5 @@ def parts_of(marker: str, folder: str) -> Parts:
     for process in everybody:
         if process.pid not in taken:
             with contextlib.suppress(psutil.Error):
-                part = "haproxy" if process.name().startswith("haproxy") else "ray"
-                parts.setdefault(part, []).append(process)
+                parts.setdefault(_kind(process), []).append(process)
     return parts
-
-
-__all__ = ["BLOCK_SIZE", "DIRECT", "deployed"]
