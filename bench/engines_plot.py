@@ -24,7 +24,7 @@ COLOURS = {
     "ray_default": "#2f6b3a",
 }
 NAMES = {
-    "no_pd": "one engine,\nno P/D",
+    "no_pd": "no P/D:\none engine",
     "vllm_router": "vllm-router",
     "baton_gateway": "baton\ngateway",
     "baton": "baton up",
