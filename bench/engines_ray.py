@@ -142,8 +142,7 @@ def deployed(
         yield Endpoint(
             found.endpoint,
             lambda: parts_of(found.marker, found.folder),
-            # Baton's engines keep their `/metrics` to themselves; its answers say the route.
-            None if found.builder == "baton" else lambda least: exported(found, least),
+            lambda least: counted(lambda: transfers_of(_page(found)), least, EXPORT_S * bool(least)),
             keeps_timelines=found.builder == "baton",
             facts=facts,
         )
@@ -180,22 +179,18 @@ def _run(command: list[str], log: Path, variables: Mapping[str, str]) -> str:
     return said
 
 
-def exported(deployment: state.Deployment, at_least: int) -> int:
-    """KV transfers in what Ray's agent exports, where Ray's builder has vLLM's counters go.
+def _page(deployment: state.Deployment) -> str:
+    """The engines' own metrics: Baton's gateway collects them, Ray's builder has Ray export them.
 
-    It is told every ten seconds, so what was counted just before may come later.
+    Ray's agent is told every ten seconds, so what was counted just before may come later.
     """
-    ports = Path(deployment.folder) / "session_latest"
-
-    def read() -> int:
-        total = 0
-        for file in ports.glob("metrics_export_port_*"):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                port = file.read_text(encoding="ascii").strip()
-                total += transfers_of(fetch(f"http://127.0.0.1:{port}/metrics"))
-        return total
-
-    return counted(read, at_least, EXPORT_S if at_least else 0.0)
+    if deployment.builder == "baton":
+        return fetch(f"{deployment.endpoint}/baton/engines/metrics")
+    page = ""
+    for file in (Path(deployment.folder) / "session_latest").glob("metrics_export_port_*"):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            page += fetch(f"http://127.0.0.1:{file.read_text(encoding='ascii').strip()}/metrics")
+    return page
 
 
 def _facts(deployment: state.Deployment) -> dict[str, Any]:
