@@ -142,7 +142,9 @@ def deployed(
         yield Endpoint(
             found.endpoint,
             lambda: parts_of(found.marker, found.folder),
-            lambda least: counted(lambda: transfers_of(_page(found)), least, EXPORT_S * bool(least)),
+            lambda least: counted(
+                lambda: transfers_of(_page(found)), least, EXPORT_S * bool(least)
+            ),
             keeps_timelines=found.builder == "baton",
             facts=facts,
         )
