@@ -203,6 +203,9 @@ class PlainEngines:
     @contextlib.contextmanager
     def _behind(self, start: Callable[[Any, Path], Subject], *, ours: bool) -> Iterator[Endpoint]:
         with self._awake("pair") as (prefill, decode):
+            for old in ("gateway.log", "router.log"):
+                # A process adds to its log, and where it listens is looked up there.
+                (self._logs / old).unlink(missing_ok=True)
             try:
                 subject = start(_Urls(prefill.url, decode.url), self._logs)
             except SystemExit as exc:
