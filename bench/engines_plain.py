@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
+from engines_stats import transfers_of
 from gateway_subjects import PATHS, Subject, start_gateway, start_router
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +44,6 @@ MAX_NUM_SEQS = 64
 MAX_NUM_BATCHED_TOKENS = 2048
 NO_PLUGINS = {"VLLM_PLUGINS": ""}
 """vLLM then loads no plug-in of this environment, Baton's among them."""
-_TRANSFERS = ("vllm:nixl_xfer_time_seconds_count", "ray_vllm_nixl_xfer_time_seconds_count")
 
 Parts = dict[str, list[psutil.Process]]
 
@@ -87,15 +87,6 @@ def split(role: str, processes: Sequence[psutil.Process]) -> Parts:
             kind = next((k for k in ("EngineCore", "Worker") if f"VLLM::{k}" in title), "")
             parts.setdefault(f"{role} {kind}".rstrip(), []).append(process)
     return parts
-
-
-def transfers_of(metrics: str) -> int:
-    """KV transfers in vLLM's `/metrics`, over all its engines."""
-    return sum(
-        int(float(line.rsplit(" ", 1)[1]))
-        for line in metrics.splitlines()
-        if line.startswith(_TRANSFERS)  # Ray's exporter writes `_` for `:`
-    )
 
 
 def counted(read: Callable[[], int], at_least: int, patience_s: float) -> int:

@@ -34,8 +34,8 @@ from engines_plain import (
     environment,
     fetch,
     split,
-    transfers_of,
 )
+from engines_stats import transfers_of
 
 from baton.deploy import local, state
 from baton.deploy.processes import free_port, members

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Figures = dict[str, float]
+# Ray's exporter writes `ray_` before names and `_` for `:`.
+_TRANSFERS = ("vllm:nixl_xfer_time_seconds_count", "ray_vllm_nixl_xfer_time_seconds_count")
 
 
 @dataclass
@@ -100,6 +102,15 @@ def stages_of(timelines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **{stage: round(percentile(values, 0.5), 2) for stage, values in stages.items()},
         "first_tokens": dict(first),
     }
+
+
+def transfers_of(metrics: str) -> int:
+    """KV transfers in vLLM's `/metrics`, over all its engines."""
+    return sum(
+        int(float(line.rsplit(" ", 1)[1]))
+        for line in metrics.splitlines()
+        if line.startswith(_TRANSFERS)
+    )
 
 
 def same_beginning(one: str, other: str) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engines_stats import Answer, figures_of, same_beginning
+from engines_load import body_of, prompts
+from engines_stats import Answer, figures_of, same_beginning, stages_of, transfers_of
 
 
 def answer(*chunks: tuple[float, int], began_s: float = 10.0) -> Answer:
@@ -53,3 +54,43 @@ def test_an_answer_without_tokens_makes_no_figures() -> None:
 def test_texts_are_the_same_up_to_where_they_part(one: str, other: str, common: int) -> None:
     """A shorter one parts at its end."""
     assert same_beginning(one, other) == common
+
+
+def test_transfers_are_counted_in_vllms_own_page_and_in_what_ray_exports() -> None:
+    """The same counter under both names, over all engines; buckets and sums are not it."""
+    page = """
+# TYPE vllm:nixl_xfer_time_seconds histogram
+vllm:nixl_xfer_time_seconds_bucket{engine="0",le="0.005"} 90.0
+vllm:nixl_xfer_time_seconds_count{engine="0",model_name="tiny"} 101.0
+vllm:nixl_xfer_time_seconds_sum{engine="0",model_name="tiny"} 0.4
+ray_vllm_nixl_xfer_time_seconds_count{Component="core_worker",engine="0"} 40.0
+"""
+    assert transfers_of(page) == 141
+    assert transfers_of("vllm:num_requests_running 1.0") == 0
+
+
+def test_stages_are_medians_of_those_who_had_them() -> None:
+    """A stage that some requests do not have is the median of the others."""
+    found = stages_of([
+        {"stages": {"prefill_s": 0.02, "handoff_s": 0.01}, "first_token": "early: from_prefill"},
+        {"stages": {"prefill_s": 0.04}, "first_token": None},
+    ])  # fmt: skip
+    assert found["prefill"] == 20
+    assert found["handoff"] == 10
+    assert found["first_tokens"] == {"early: from_prefill": 1, "None": 1}
+
+
+def test_prompts_are_as_long_as_asked_and_begin_differently() -> None:
+    """A KV block of 128 tokens is never shared; the same seed gives the same prompts."""
+    made = prompts("0 c8 baton", 64, 512, 12)
+    assert all(500 <= len(prompt) <= 524 for prompt in made)
+    assert len({prompt[:128] for prompt in made}) == 64
+    assert made == prompts("0 c8 baton", 64, 512, 12)
+    assert made != prompts("0 c8 ray_default", 64, 512, 12)
+
+
+def test_every_setup_is_asked_the_same_way() -> None:
+    """Greedy, 32 tokens whatever the model says; nothing that only one of them knows."""
+    assert body_of("p", stream=True) == (
+        b'{"model":"tiny","prompt":"p","max_tokens":32,"temperature":0,"ignore_eos":true,"stream":true}'
+    )
