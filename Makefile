@@ -60,6 +60,13 @@ bench-gateway: env $(BENCH)/.complete ## Measure the gateway against vllm-router
 	  --json bench/results/gateway.json $(BENCH_ARGS) >/dev/null
 	@$(BENCH)/bin/python bench/gateway_plot.py bench/results/gateway.json
 
+.PHONY: bench-engines
+bench-engines: env $(BENCH)/.complete ## Real engines behind Baton, Ray's own P/D and vllm-router (20 min). BENCH_ARGS="--rounds 1"
+	@PYTHONPATH=src $(BIN)/python bench/engines.py --router $(BENCH)/bin/vllm-router \
+	  --json bench/results/engines.json $(BENCH_ARGS) >/dev/null || failed=$$?; \
+	  if [ $${failed:-0} -le 1 ]; then $(BENCH)/bin/python bench/engines_plot.py bench/results/engines.json; fi; \
+	  exit $${failed:-0}
+
 # Apart from .venv: vllm-router and matplotlib bring what the pinned set does not have.
 $(BENCH)/.complete: requirements/bench.txt
 	@rm -rf $(BENCH)

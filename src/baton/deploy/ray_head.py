@@ -121,6 +121,9 @@ def start_head(name: str, *, cpus: int, settings_environment: dict[str, str]) ->
         f"--dashboard-agent-listen-port={agent_port}", "--include-dashboard=false",
         f"--num-cpus={cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--temp-dir={folder}", "--disable-usage-stats",
+        # It tails every log for drivers that print them (`log_to_driver`): none of ours does, and
+        # it takes CPU from the engines all the time. The files are there all the same.
+        "--include-log-monitor=false",
     ]  # fmt: skip
     log = folder / "head.log"
     with log.open("wb") as output:
