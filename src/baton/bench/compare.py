@@ -206,7 +206,9 @@ def sentence(found: Comparison) -> str:
             f"{_apart(share) * 100:.0f} points: {_range(share)} of the requests are within every "
             f"target (ITL p99 {_range(itl)}, {costs})."
         )
-    alike = "" if share is None else f", targets kept alike ({_range(share)})"
+    alike = ""
+    if share is not None:
+        alike = f"; within every target {_range(share)}, which the rounds do not tell apart"
     if itl.better is not None and _factor(itl) >= LEAST_FACTOR:
         return (
             f"For this traffic disaggregation {_VERDICTS[itl.better]} by a factor of "
