@@ -128,8 +128,11 @@ def test_a_file_from_a_chat_without_indentation_is_understood() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
-def test_every_example_is_accepted_without_a_warning(path: Path) -> None:
-    """They are what newcomers copy."""
+def test_every_example_is_accepted_without_a_warning(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what newcomers copy. One names a folder that its README has made first."""
+    monkeypatch.setenv("BATON_TINY_MODEL", str(tmp_path))
     loaded = load_file(path)
     checked = check(loaded)
     assert [fault for fault in checked.warnings if fault.severity == "warning"] == []
