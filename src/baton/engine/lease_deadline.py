@@ -25,6 +25,7 @@ sent. Offers without an end (an engine without Baton) are read as before: the ga
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +203,11 @@ def patch_decode(module: ModuleType) -> None:
         worker._handle_failed_transfer  # noqa: B018, SLF001
     except AttributeError as exc:
         _cannot(DECODE, str(exc))
+        return
+    # vLLM 0.24 has these methods, and offers that carry no end.
+    offer = getattr(sys.modules.get(METADATA), "RemoteMeta", None)
+    if offer is not None and "blocks_expiry_time" not in offer.__dataclass_fields__:
+        _cannot(DECODE, "RemoteMeta has no blocks_expiry_time")
         return
     if getattr(read, _MARK, False):
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -212,6 +214,29 @@ def test_a_vllm_that_looks_otherwise_is_said_so(patch, caplog):
     """The gateway's guard is left then, and a person should know."""
     patch(SimpleNamespace())
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_vllm_whose_offers_carry_no_end_is_left_as_it_is(monkeypatch, caplog):
+    """vLLM 0.24: every read would fail in our code, and take the EngineCore with it."""
+
+    @dataclass
+    class RemoteMeta:
+        engine_id: str
+
+    class Worker:
+        def _read_blocks_for_req(self, req_id, meta):
+            """vLLM's own."""
+
+        _send_heartbeats = _pop_done_transfers = _handle_failed_transfer = _read_blocks_for_req
+
+    plain = Worker._read_blocks_for_req
+    monkeypatch.setitem(
+        sys.modules, lease_deadline.METADATA, SimpleNamespace(RemoteMeta=RemoteMeta)
+    )
+    patch_decode(SimpleNamespace(NixlPullConnectorWorker=Worker))
+    assert Worker._read_blocks_for_req is plain
+    assert not checks_lease(Worker())
+    assert "blocks_expiry_time" in caplog.text
 
 
 def test_a_worker_says_whether_it_checks_the_lease():
