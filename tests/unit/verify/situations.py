@@ -15,11 +15,12 @@ OBSERVED = (
     "namespaces-throttled",
     "ray",
     "ray-throttled",
+    "h200-tcp",
+    "h200-cuda-ipc",
+    "h200-cuda-ipc-blocks-128",
 )
 SYNTHETIC = (
     "synthetic-libfabric-efa",
-    "synthetic-h200-tcp",
-    "synthetic-h200-cuda-ipc",
     "synthetic-h200-host-buffer",
 )
 

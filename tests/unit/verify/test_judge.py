@@ -49,9 +49,13 @@ def of_decode(evidence: PairEvidence, **changes: object) -> PairEvidence:
         ("ray-throttled", "any", "FAIL", "tcp"),
         ("synthetic-libfabric-efa", "efa", "PASS", "efa"),
         ("synthetic-libfabric-efa", "cuda_ipc", "FAIL", "efa"),
-        ("synthetic-h200-tcp", "any", "FAIL", "tcp"),
-        ("synthetic-h200-tcp", "tcp", "FAIL", "tcp"),
-        ("synthetic-h200-cuda-ipc", "cuda_ipc", "PASS", "cuda_ipc"),
+        ("h200-tcp", "any", "FAIL", "tcp"),
+        ("h200-tcp", "tcp", "FAIL", "tcp"),
+        ("h200-tcp", "cuda_ipc", "FAIL", "tcp"),
+        ("h200-cuda-ipc", "any", "PASS", "cuda_ipc"),
+        ("h200-cuda-ipc", "cuda_ipc", "PASS", "cuda_ipc"),
+        ("h200-cuda-ipc", "rdma", "FAIL", "cuda_ipc"),
+        ("h200-cuda-ipc-blocks-128", "cuda_ipc", "PASS", "cuda_ipc"),
         ("synthetic-h200-host-buffer", "any", "PASS", "shm"),
         ("synthetic-h200-host-buffer", "cuda_ipc", "FAIL", "shm"),
     ],
@@ -71,7 +75,7 @@ def test_every_file_of_evidence_is_among_the_situations() -> None:
 
 @pytest.mark.parametrize("name", [*OBSERVED, *SYNTHETIC])
 def test_a_verdict_on_evidence_that_no_run_produced_is_marked(name: str) -> None:
-    """EFA and GPUs have not been seen by this judge: it says so."""
+    """EFA and a host buffer beside a GPU have not been seen by this judge: it says so."""
     assert judge(situation(name)).unproven is (name in SYNTHETIC)
 
 
@@ -102,7 +106,7 @@ def test_the_interface_that_carried_the_kv_is_among_the_numbers() -> None:
 
 def test_a_slow_pull_between_gpus_of_one_machine_names_the_variable() -> None:
     """UCX on tcp/lo between two engines of one GPU: one variable makes it 25 times as fast."""
-    verdict = judge(situation("synthetic-h200-tcp"), Requirement())
+    verdict = judge(situation("h200-tcp"), Requirement())
     cures = [reason.cure for reason in verdict.reasons if reason.weight == "fail"]
     assert any("UCX_CUDA_IPC_ENABLE_GET_ZCOPY" in cure for cure in cures)
 
