@@ -48,6 +48,8 @@ class Turn:
     """Where the time of the last window went, from Baton's own timelines."""
     strangers: float = 0.0
     """Cores that went to processes which are none of ours."""
+    piece_of_work_ms: float = 0.0
+    """How fast the machine was just before."""
     facts: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, answers: Sequence[Answer]) -> None:
@@ -108,6 +110,7 @@ def _of_setup(turns: Sequence[Turn], rounds: Rounds, name: str) -> dict[str, Any
         "pd": _evidence(turns),
         **({"stages_ms_c8": turns[-1].stages} if turns[-1].stages else {}),
         "strangers_cores": [round(turn.strangers, 2) for turn in turns],
+        "piece_of_work_ms": [round(turn.piece_of_work_ms, 1) for turn in turns],
         "facts": turns[-1].facts,
     }
 
