@@ -65,8 +65,8 @@ class Done:
 class Runner(Protocol):
     """Who runs commands."""
 
-    def read(self, argv: tuple[str, ...]) -> Done:
-        """Runs a command that only reads."""
+    def read(self, argv: tuple[str, ...], limit_s: float = READING_S) -> Done:
+        """Runs a command that only reads, for `limit_s` at most."""
         ...
 
     def change(self, command: Command, watch: Callable[[], None]) -> Done:
@@ -80,27 +80,26 @@ class Runner(Protocol):
 class Shell:
     """The real commands, in the folder of the rendered files."""
 
-    def __init__(self, folder: Path, *, every_s: float = 10.0, verbose: bool = True) -> None:
+    def __init__(self, folder: Path, *, every_s: float = 10.0) -> None:
         self.folder = folder
         self.every_s = every_s
-        self.verbose = verbose
         self.env = {**os.environ, "KUBECONFIG": str(folder / KUBECONFIG)}
 
-    def read(self, argv: tuple[str, ...]) -> Done:
+    def read(self, argv: tuple[str, ...], limit_s: float = READING_S) -> Done:
         """Runs a command that only reads. A program that is not there answers 127."""
         try:
             ended = subprocess.run(
                 argv, cwd=self.folder, env=self.env, capture_output=True, text=True,
-                check=False, timeout=READING_S, stdin=subprocess.DEVNULL,
+                check=False, timeout=limit_s, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except FileNotFoundError:
             return Done(MISSING, err=f"{argv[0]}: not found")
         except subprocess.TimeoutExpired:
-            return Done(TIMED_OUT, err=f"{argv[0]} did not answer within {READING_S:g} s")
+            return Done(TIMED_OUT, err=f"{argv[0]} did not answer within {limit_s:g} s")
         return Done(ended.returncode, ended.stdout, ended.stderr)
 
     def change(self, command: Command, watch: Callable[[], None]) -> Done:
-        """Runs it and shows its output as it comes.
+        """Runs it to its end and keeps its output.
 
         Ctrl-C reaches the command as well, as it would in a shell. What eksctl has handed to
         CloudFormation goes on there: the next run finds it `creating`.

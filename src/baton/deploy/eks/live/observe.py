@@ -148,11 +148,16 @@ class Eyes:
         stack = self.stack("addon-iamserviceaccount-kube-system-aws-load-balancer-controller")
         return Seen(stack.state, stack.detail, stack.ours)
 
-    def _nodegroup(self, part: Part) -> Seen:
-        group = self._described(
+    def node_group(self, name: str) -> dict[str, Any] | None:
+        """DescribeNodegroup's answer; None when there is none."""
+        found: dict[str, Any] | None = self._described(
             "eks", "describe_nodegroup", "nodegroup",
-            clusterName=self.cluster_name, nodegroupName=part.name,
+            clusterName=self.cluster_name, nodegroupName=name,
         )  # fmt: skip
+        return found
+
+    def _nodegroup(self, part: Part) -> Seen:
+        group = self.node_group(part.name)
         stack = self.stack(f"nodegroup-{part.name}")
         return eyes_aws.group_seen(group, stack, self.cluster_name, part.wants)
 
@@ -286,20 +291,29 @@ class Eyes:
         Raises:
             AwsFailed: when they cannot be listed.
         """
+        return [name for name, ours in self._groups().items() if not ours]
+
+    def unwanted_groups(self) -> list[str]:
+        """Node groups that carry our tag and are not in the files.
+
+        Raises:
+            AwsFailed: when they cannot be listed.
+        """
+        wanted = {"system", *(group.role for group in self.layout.groups)}
+        return [name for name, ours in self._groups().items() if ours and name not in wanted]
+
+    def _groups(self) -> dict[str, bool]:
         try:
             listed = self.aws.call("eks", "list_nodegroups", clusterName=self.cluster_name)
         except AwsFailed as exc:
             if exc.absent:
-                return []
+                return {}
             raise
-        found = []
+        found = {}
         for name in listed["nodegroups"]:
-            group = self._described(
-                "eks", "describe_nodegroup", "nodegroup",
-                clusterName=self.cluster_name, nodegroupName=name,
-            )  # fmt: skip
-            if group is not None and (group.get("tags") or {}).get(TAG) != self.cluster_name:
-                found.append(name)
+            group = self.node_group(name)
+            if group is not None:
+                found[name] = (group.get("tags") or {}).get(TAG) == self.cluster_name
         return found
 
     def running_pods(self) -> list[PodView]:

@@ -105,7 +105,6 @@ def _cluster(layout: Layout) -> list[Part]:
             "system", "cluster", "nodegroup",
             f"{settings.system_node_count} x {settings.system_instance_type}: operator, Ray head",
             (command(f"eksctl create nodegroup -f {CLUSTER_FILE} --include=system"),),
-            (command(f"eksctl delete nodegroup {where} --name system --disable-eviction --wait"),),
             usual_min=(3, 6), limit_s=2400,
             wants={"type": settings.system_instance_type, "nodes": settings.system_node_count},
             changes=_scale(where, "system", settings.system_node_count, 1),
@@ -118,7 +117,7 @@ def _cluster(layout: Layout) -> list[Part]:
         (command(f"eksctl create cluster -f {CLUSTER_FILE}"),),
         (command(f"eksctl delete cluster --name {name} --region {region}"
                  " --disable-nodegroup-eviction --wait"),),
-        usual_min=(15, 20), limit_s=3600, foreign="use",
+        usual_min=(18, 25), limit_s=3600, foreign="use",
         makes=tuple(part.name for part in own), wants={"version": settings.k8s_version},
     )  # fmt: skip
     return [whole, *own]
