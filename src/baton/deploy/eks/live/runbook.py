@@ -172,16 +172,10 @@ def _proofs(step: Step, layout: Layout) -> list[str]:
     space = settings.namespace
     if step == "cluster":
         return [
-            (
-                (
-                    f"aws eks update-kubeconfig --name {settings.cluster_name} {where}"
-                    f" --kubeconfig {KUBECONFIG}   # eksctl did so here; for another machine"
-                ),
-                (
-                    f"aws eks describe-cluster --name {settings.cluster_name} {where}"
-                    " --query cluster.status   # ACTIVE"
-                ),
-            ),
+            f"aws eks update-kubeconfig --name {settings.cluster_name} {where} --kubeconfig"
+            + f" {KUBECONFIG}   # eksctl did so here; for another machine",
+            f"aws eks describe-cluster --name {settings.cluster_name} {where} --query cluster.status"
+            + "   # ACTIVE",
             f"kubectl get nodes -l role=system   # {settings.system_node_count} x Ready",
         ]
     if step == "nodes":
