@@ -101,16 +101,16 @@ def judge(layout: Layout, facts: Facts, accepted: Collection[str] = ()) -> list[
         facts: What is so.
         accepted: Ids of rules whose `unknown` the person takes upon themselves.
     """
-    found = []
-    for rule in all_checks():
-        try:
-            verdict = rule.run(layout, facts)
-        except NotKnown as exc:
-            verdict = Verdict("unknown", str(exc))
-        found.append(
-            replace(
-                verdict, rule_id=rule.rule_id, title=rule.title, must=rule.must,
-                accepted=rule.rule_id in accepted,
-            )
-        )  # fmt: skip
-    return found
+    return [verdict_of(rule, layout, facts, accepted) for rule in all_checks()]
+
+
+def verdict_of(rule: Rule, layout: Layout, facts: Facts, accepted: Collection[str] = ()) -> Verdict:
+    """The verdict of one rule; what it needs and is unknown makes it `unknown`."""
+    try:
+        verdict = rule.run(layout, facts)
+    except NotKnown as exc:
+        verdict = Verdict("unknown", str(exc))
+    return replace(
+        verdict, rule_id=rule.rule_id, title=rule.title, must=rule.must,
+        accepted=rule.rule_id in accepted,
+    )  # fmt: skip

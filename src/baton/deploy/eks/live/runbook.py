@@ -171,11 +171,12 @@ def _proofs(step: Step, layout: Layout) -> list[str]:
     where = f"--region {settings.region}"
     space = settings.namespace
     if step == "cluster":
+        name = settings.cluster_name
+        access = f"aws eks update-kubeconfig --name {name} {where} --kubeconfig {KUBECONFIG}"
+        asked = f"aws eks describe-cluster --name {name} {where} --query cluster.status"
         return [
-            f"aws eks update-kubeconfig --name {settings.cluster_name} {where} --kubeconfig"
-            + f" {KUBECONFIG}   # eksctl did so here; for another machine",
-            f"aws eks describe-cluster --name {settings.cluster_name} {where} --query cluster.status"
-            + "   # ACTIVE",
+            f"{access}   # eksctl did so here; for another machine",
+            f"{asked}   # ACTIVE",
             f"kubectl get nodes -l role=system   # {settings.system_node_count} x Ready",
         ]
     if step == "nodes":
@@ -267,8 +268,8 @@ def _before(layout: Layout, naming: Naming, verdicts: list[Verdict]) -> list[str
     checks = []
     for verdict in verdicts:
         if verdict.word == "unknown":
-            note = "" if verdict.must else "; when it stays unknown, that is told and no more"
-            checks.append(f"- {verdict.rule_id} to be asked: no {_without_article(verdict)}{note}")
+            note = "" if verdict.must else " (only told when it stays unknown)"
+            checks.append(f"- {verdict.rule_id} asked then; refused: {verdict.title}{note}")
         else:
             hint = f" ({verdict.cure})" if verdict.cure and verdict.word != "pass" else ""
             checks.append(f"- {verdict.rule_id} **{verdict.word}**: {verdict.text}{hint}")
@@ -293,11 +294,6 @@ def _before(layout: Layout, naming: Naming, verdicts: list[Verdict]) -> list[str
             ]
         ),
     ]
-
-
-def _without_article(verdict: Verdict) -> str:
-    words = verdict.title.split(" ", 1)
-    return words[1] if words[0] in ("a", "an", "no") else verdict.title
 
 
 def _step(

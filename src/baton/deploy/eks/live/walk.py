@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TRIES = 3
 """How often a part is acted on, and how often in a row it may be unseen, before a run ends."""
+SETTLING_S = 60.0
+"""How long after a change an old failure may still be told: Serve is asked every few seconds."""
 
 
 @dataclass
@@ -91,6 +93,9 @@ def settle(
             pace.sleep(pace.every_s)
             continue
         unseen = 0
+        if seen.fatal and action.kind == "stop" and tried and pace.now() - begun < SETTLING_S:
+            # Right after a change the old failure may still be told.
+            action = Action("wait", f"{action.reason} (told before the change, perhaps)")
         if action.kind in ("done", "leave", "stop"):
             return action, tried > 0
         if action.kind == "wait":
