@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from baton.deploy.eks.live.planned import Planned
     from baton.deploy.eks.live.prices import Price
     from baton.deploy.eks.live.runbook import Naming
+    from baton.deploy.eks.live.walk import Pace
 
 REFUSED = 2
 _STEP = click.Choice(get_args(Step))
@@ -74,6 +75,13 @@ def open_eyes(call: Call, folder: Path) -> Eyes:
     from baton.deploy.eks.live.observe import Eyes
 
     return Eyes(call.layout, Boto(call.layout.settings.region), Shell(folder.resolve()))
+
+
+def pace() -> Pace:
+    """Real time, told on stderr."""
+    from baton.deploy.eks.live.walk import Pace
+
+    return Pace(say=lambda text: click.echo(text, err=True))
 
 
 @contextmanager
@@ -228,7 +236,6 @@ def run_up(
     from baton.deploy.eks.folder import write_folder
     from baton.deploy.eks.live.apply import apply as bring_up
     from baton.deploy.eks.live.runbook import change_lines, command_lines
-    from baton.deploy.eks.live.walk import Pace
     from baton.deploy.eks.render import render
 
     parts = call.of(steps)
@@ -248,7 +255,7 @@ def run_up(
         click.echo(line, err=True)
     if any(p.action.kind in ("make", "change") for p in planned):
         _confirmed("Do this? It costs money from here on.", yes=yes)
-    bring_up(parts, eyes, eyes.runner, Pace(say=lambda text: click.echo(text, err=True)))
+    bring_up(parts, eyes, eyes.runner, pace())
     if not steps or "nodes" in steps:
         _print_nodes(call, eyes)
     click.echo(f"ready; next: baton eks verify {call.naming.flags}", err=True)
@@ -333,7 +340,6 @@ def delete(
     from baton.deploy.eks.live.runbook import command_lines
     from baton.deploy.eks.live.teardown import delete as bring_down
     from baton.deploy.eks.live.teardown import leftovers
-    from baton.deploy.eks.live.walk import Pace
     from baton.deploy.eks.render import render
 
     call = open_call(file, settings_file, folder, flags)
@@ -355,7 +361,7 @@ def delete(
             raise click.Abort
     write_folder(call.folder, render(call.layout))
     eyes = open_eyes(call, call.folder)
-    left = bring_down(parts, eyes, eyes.runner, Pace(say=lambda text: click.echo(text, err=True)))
+    left = bring_down(parts, eyes, eyes.runner, pace())
     for each in left:
         click.echo(f"left: {each.what}: {each.why}")
     _lines("May still cost money", leftovers(eyes))
