@@ -171,7 +171,10 @@ def connect(*, file: Path, settings_file: Path | None, port: int, **flags: Any) 
             f"svc/{serve_service_name(layout)}", f"{port}:8000",
         )  # fmt: skip
         environment = {**os.environ, "KUBECONFIG": str(lent / "kubeconfig")}
-        ended = subprocess.run(command, cwd=lent, env=environment, check=False)
+        try:
+            ended = subprocess.run(command, cwd=lent, env=environment, check=False)
+        except KeyboardInterrupt:
+            sys.exit(0)  # that is how it ends
     sys.exit(ended.returncode)
 
 

@@ -109,6 +109,11 @@ def _adopt(part: Part) -> str:
 def _replace(part: Part) -> str:
     if part.kind == "cluster":
         return "set k8s_version to what is there, or upgrade as docs/guides/upgrade.md says"
+    if part.kind == "service":
+        return (
+            "`baton eks delete --step app` and run it again (no spare GPUs), or take"
+            " upgrade_strategy: new-cluster (twice the GPUs)"
+        )
     return f"set it back, or `baton eks delete --step {part.step}` and run it again"
 
 

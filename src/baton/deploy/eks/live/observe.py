@@ -14,7 +14,7 @@ from baton.deploy.eks.live.aws import AwsFailed
 from baton.deploy.eks.live.commands import KUBECONFIG
 from baton.deploy.eks.live.eyes_kube import Unseen
 from baton.deploy.eks.live.states import ABSENT, Seen, State, unknown
-from baton.deploy.eks.live.waits import ServeView, pod_view, progress, serve_view
+from baton.deploy.eks.live.waits import ServeView, image_drifts, pod_view, progress, serve_view
 from baton.deploy.eks.pods import SERVICE_LABEL
 
 if TYPE_CHECKING:
@@ -226,6 +226,8 @@ class Eyes:
         drifts = eyes_kube.rendered_drift(self.runner.read(("kubectl", "diff", "-k", "k8s")))
         workers: dict[str, int] = {group.role: group.workers for group in self.layout.groups}
         going = progress(pods, self.serve(thing), self.layout.app.name, workers)
+        if going[0] and not drifts:
+            drifts = image_drifts(pods, self.layout.image)
         return eyes_kube.service_seen(thing, going, drifts)
 
     def pods(self) -> list[PodView]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from baton.deploy.eks.live.states import Drift
 from baton.deploy.eks.pods import PHASE_LABEL
 
 UNSCHEDULABLE_PATIENCE_S = 300.0
@@ -42,6 +43,8 @@ class PodView:
     """What `kubectl get pods` would say."""
     ready: bool
     fatal: str = ""
+    image: str = ""
+    """Of its first container, as the pod was made with."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,19 @@ def pod_view(pod: dict[str, Any], now: float) -> PodView:
         said,
         ready,
         fatal,
+        str((((pod.get("spec") or {}).get("containers") or [{}])[0]).get("image") or ""),
     )
+
+
+def image_drifts(pods: list[PodView], wanted: str) -> tuple[Drift, ...]:
+    """Pods that run another image than the files name, once nothing is being rolled out.
+
+    With `upgrade_strategy: none` KubeRay takes a new image into the manifest and starts nothing.
+    """
+    others = sorted({pod.image for pod in pods if pod.image not in ("", wanted)})
+    if not others:
+        return ()
+    return (Drift(f"pods run {', '.join(others)}, and {wanted} is wanted"),)
 
 
 def _hint(message: str) -> str:

@@ -324,6 +324,18 @@ def test_an_older_cluster_is_not_upgraded() -> None:
     assert "docs/guides/upgrade.md" in refused(up, cloud)
 
 
+def test_a_new_image_that_nobody_rolls_out_is_told() -> None:
+    """KubeRay takes it into the manifest and starts nothing: ready would be a lie."""
+    cloud = Cloud()
+    up(cloud)
+    old = running("decode")
+    old["spec"]["containers"] = [{"image": "baton:old"}]
+    cloud.things["service"]["pods"] = [running("head"), running("prefill"), old]
+    said = refused(up, cloud)
+    assert "pods run baton:old" in said
+    assert "baton eks delete --step app" in said
+
+
 def test_another_chart_version_is_upgraded() -> None:
     """The same command as for installing."""
     cloud = Cloud()
@@ -397,7 +409,7 @@ def test_what_may_still_cost_is_listed_or_said_to_be_unseen() -> None:
 
 
 def test_progress_comes_from_cloudformation_once_an_event() -> None:
-    """New events are told in order, old ones not at all."""
+    """In the order in which they happened, also those of a run that was interrupted."""
     cloud = Cloud()
     cloud.begin("cluster", events=[
         {"EventId": "2", "ResourceStatus": "CREATE_COMPLETE", "LogicalResourceId": "VPC"},
