@@ -95,15 +95,21 @@ def rendered(call: Call) -> Iterator[Path]:
         yield Path(name)
 
 
-def gpu_prices() -> dict[str, Price]:
-    """The planner's prices: its table is the only one that has GPU instances."""
+def gpu_prices(layout: Layout) -> dict[str, Price]:
+    """The planner's prices: its table is the only one that has GPU instances.
+
+    A Capacity Block's price is not the On-Demand one: each counts only for its own kind.
+    """
     from baton.deploy.eks.live.prices import Price
     from baton.plan.devices import all_instances
 
+    block = layout.settings.capacity_block
     return {
         name: Price(each.usd_per_hour, each.price_source.text, each.price_source.date)
         for name, each in all_instances().items()
-        if each.usd_per_hour is not None and each.price_source is not None
+        if each.usd_per_hour is not None
+        and each.price_source is not None
+        and ("Capacity Block" in each.price_source.text) == block
     }
 
 
@@ -131,7 +137,7 @@ def plan(
     from baton.deploy.eks.live.runbook import runbook
 
     call = open_call(file, settings_file, folder, flags)
-    cost = cost_of(call.layout, gpu_prices())
+    cost = cost_of(call.layout, gpu_prices(call.layout))
     if dry_run:
         verdicts = judge(call.layout, Facts(environment=frozenset(os.environ)))
         click.echo(runbook(call.layout, call.parts, call.naming, cost, verdicts))
@@ -166,7 +172,7 @@ def _unwanted(eyes: Eyes) -> list[str]:
     try:
         return eyes.unwanted_groups()
     except AwsFailed as exc:
-        return [f"could not be seen: {exc}"]
+        return [f"could not be seen ({exc.code})"]
 
 
 def _as_data(
@@ -195,11 +201,14 @@ def _print_plan(
         click.echo(line)
     _lines("Checks", shown(verdicts))
     _lines("+ made   ~ changed   = kept   … waited for   ! in the way", change_lines(planned))
-    deleted = [f"node group {name}: ours, and not in the files" for name in unwanted]
-    _lines("Deleted: nothing. `apply` deletes nothing.", deleted)
-    _lines("Cost an hour while it stands", cost_lines(cost_of(call.layout, gpu_prices())))
+    _lines("Deleted: nothing. `apply` deletes nothing. Ours, and not in the files:", unwanted)
+    _lines(
+        "Cost an hour while it stands", cost_lines(cost_of(call.layout, gpu_prices(call.layout)))
+    )
     made = [p for p in planned if p.action.kind == "make"]
     text = f"Estimated: {minutes(made)} for what is to be made." if made else "Nothing to make."
+    if any(p.action.kind == "stop" for p in planned):
+        text = "What is to be made is not known before what is in the way has gone."
     click.echo(f"\n{text}")
 
 
@@ -256,15 +265,16 @@ def run_up(
     if any(p.action.kind in ("make", "change") for p in planned):
         _confirmed("Do this? It costs money from here on.", yes=yes)
     bring_up(parts, eyes, eyes.runner, pace())
-    if not steps or "nodes" in steps:
-        _print_nodes(call, eyes)
+    if not steps or "nodes" in steps or "kuberay" in steps:
+        _print_nodes(call, eyes, charted=not steps or "kuberay" in steps)
     click.echo(f"ready; next: baton eks verify {call.naming.flags}", err=True)
 
 
-def _print_nodes(call: Call, eyes: Eyes) -> None:
+def _print_nodes(call: Call, eyes: Eyes, *, charted: bool) -> None:
     from baton.cli.eks_look import node_lines
     from baton.deploy.eks.live.eyes_kube import Unseen
     from baton.deploy.eks.live.status import efa_faults, see_nodes
+    from baton.deploy.eks.nodegroup import efa_plugin_by
 
     try:
         nodes = see_nodes(eyes)
@@ -273,8 +283,10 @@ def _print_nodes(call: Call, eyes: Eyes) -> None:
         return
     for line in node_lines(nodes):
         click.echo(line)
+    # A plugin that comes from a chart is there only after `kuberay`.
+    shown = call.layout.efa and (charted or efa_plugin_by(call.layout.settings) == "eksctl")
     wanted: dict[str, int] = {
-        g.role: g.instance.efa_interfaces for g in call.layout.groups if call.layout.efa
+        g.role: g.instance.efa_interfaces for g in call.layout.groups if shown
     }
     for fault in efa_faults(nodes, wanted):
         click.echo(f"warning: {fault}", err=True)

@@ -19,7 +19,7 @@ from baton.deploy.eks.live.commands import Done
 from baton.deploy.eks.live.walk import Pace
 from baton.errors import ChecksFailed, DeployFailed
 from tests.unit.deploy.eks.live.cloud import Cloud, Session
-from tests.unit.deploy.eks.rendered import EXAMPLES, G6, P5
+from tests.unit.deploy.eks.rendered import EXAMPLES, G6, P5, changed
 
 if TYPE_CHECKING:
     from baton.deploy.eks.live.observe import Eyes
@@ -113,6 +113,27 @@ def test_plan_says_what_would_be_made_and_changes_nothing(cloud: Cloud) -> None:
     assert "Deleted: nothing." in result.stdout
     assert "2 x g6.8xlarge" in result.stdout.split("Cost an hour")[1]
     assert "Estimated: " in result.stdout
+
+
+def test_a_blocks_price_is_no_on_demand_price() -> None:
+    """p5.48xlarge has only a Capacity Block's in the planner's table."""
+    assert "p5.48xlarge" not in eks_run.gpu_prices(changed(None, P5))
+    block = changed(None, P5, capacity_block="true", capacity_reservation_id="cr-1")
+    assert "Capacity Block" in eks_run.gpu_prices(block)["p5.48xlarge"].source
+
+
+def test_plan_without_sight_says_that_it_knows_nothing(cloud: Cloud) -> None:
+    """Not that there is nothing to make."""
+
+    def nobody() -> Any:
+        raise AwsFailed("NoCredentialsError", "none")
+
+    cloud.answers |= {"describe_cluster": nobody, "list_nodegroups": nobody}
+    result = ready(run("plan", APP, "--image", IMAGE))
+    assert result.exit_code == 2
+    assert "Nothing to make" not in result.stdout
+    assert "What is to be made is not known" in result.stdout
+    assert "could not be seen (NoCredentialsError)" in result.stdout
 
 
 def test_plan_exits_with_2_where_apply_would_stop(cloud: Cloud) -> None:

@@ -93,8 +93,8 @@ def cost_of(layout: Layout, gpu_prices: Mapping[str, Price]) -> Cost:
         by_type[group.instance.name] = by_type.get(group.instance.name, 0) + group.nodes
     reserved = settings.capacity_block
     for name, count in by_type.items():
-        what = f"{name} (Capacity Block: paid when it was bought)" if reserved else name
-        lines.append(CostLine(what, count, None if reserved else prices.get(name)))
+        what = f"{name} (Capacity Block: paid beforehand)" if reserved else name
+        lines.append(CostLine(what, count, prices.get(name)))
     gib = 80 * settings.system_node_count + settings.node_volume_gib * sum(by_type.values())
     lines.append(CostLine(f"EBS gp3 volumes, {gib} GiB in all", 1, None))
     if settings.ingress != "none":

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from baton.deploy.eks.live.commands import KUBECONFIG
 from baton.deploy.eks.live.parts import STEPS, Step
 from baton.deploy.eks.live.planned import nothing_there, planned_up
+from baton.deploy.eks.live.status import EFA, GPU
+from baton.deploy.eks.nodegroup import efa_plugin_by
 from baton.deploy.eks.plain import serve_service_name
 from baton.deploy.eks.rayservice import ray_version
 
@@ -85,13 +87,14 @@ def verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
 def change_lines(planned: Iterable[Planned]) -> list[str]:
     """One line a part: `+` made, `~` changed, `=` kept, `…` waited for, `!` in the way."""
     found = []
+    before = ""
     for each in planned:
         text = f"{each.sign} {each.part.step:<8} {each.part.title}"
         reason = each.action.reason
         if each.action.kind in ("change", "stop", "leave", "wait") and reason:
-            text += f": {reason}"
-        if each.action.kind == "stop" and each.action.cure:
-            text += f" (hint: {each.action.cure})"
+            hint = f" (hint: {each.action.cure})" if each.action.cure else ""
+            text += ": as above" if reason == before else f": {reason}{hint}"
+            before = reason
         found.append(text)
     return found
 
@@ -179,30 +182,33 @@ def _proofs(step: Step, layout: Layout) -> list[str]:
             f"{asked}   # ACTIVE",
             f"kubectl get nodes -l role=system   # {settings.system_node_count} x Ready",
         ]
+    efa = [f"{_offers('EFA', EFA)}   # {_each(layout, 'efa_interfaces')}"] if layout.efa else []
+    # A plugin that comes from a chart is not there before the charts are.
+    by_chart = efa_plugin_by(settings) == "helm"
     if step == "nodes":
-        found = ["kubectl get nodes -l role=gpu-worker -L baton.dev/phase   # all Ready"]
-        if layout.efa:
-            found.append(
-                "kubectl get nodes -l role=gpu-worker -o custom-columns="
-                "'NODE:.metadata.name,EFA:.status.allocatable.vpc\\.amazonaws\\.com/efa'"
-                f"   # {' and '.join(str(g.instance.efa_interfaces) for g in layout.groups)}"
-            )
-        return found
+        ready = "kubectl get nodes -l role=gpu-worker -L baton.dev/phase   # all Ready"
+        return [ready, *([] if by_chart else efa)]
     if step == "kuberay":
-        return [
-            "helm list -A   # each `deployed`",
-            (
-                "kubectl get nodes -l role=gpu-worker -o custom-columns="
-                "'NODE:.metadata.name,GPU:.status.allocatable.nvidia\\.com/gpu'"
-                f"   # {' and '.join(str(g.instance.gpus) for g in layout.groups)}"
-            ),
-        ]
+        gpus = f"{_offers('GPU', GPU)}   # {_each(layout, 'gpus')}"
+        return ["helm list -A   # each `deployed`", gpus, *(efa if by_chart else [])]
     kind = f"deployment/{layout.name}-head" if layout.plain else f"rayservice/{layout.name}"
     workers = sum(group.workers for group in layout.groups)
     return [
         f"kubectl -n {space} get pods -o wide   # a head and {workers} workers, Running",
         f"kubectl -n {space} get {kind} -o yaml   # status: application {layout.app.name} RUNNING",
     ]
+
+
+def _offers(name: str, resource: str) -> str:
+    escaped = resource.replace(".", "\\.")
+    return (
+        "kubectl get nodes -l role=gpu-worker -o custom-columns="
+        f"'NODE:.metadata.name,{name}:.status.allocatable.{escaped}'"
+    )
+
+
+def _each(layout: Layout, what: str) -> str:
+    return " and ".join(f"{getattr(g.instance, what)} for {g.role}" for g in layout.groups)
 
 
 _WRONG: dict[Step, str] = {
@@ -306,6 +312,10 @@ def _step(
             commands.append(f"{each.part.missing}   # your part")
         creates = each.part.create if each.action.kind == "stop" else each.commands
         commands += [command.text for command in creates]
+        token = layout.settings.hf_token_secret
+        if each.part.kind == "namespace" and token is not None:
+            create = f"kubectl -n {layout.settings.namespace} create secret generic {token}"
+            commands.append(f"{create} --from-literal=token=…   # only for gated models")
     rest = [each for each in mine if each.with_ and step == "cluster"]
     alone = [command.text for each in rest for command in each.part.create]
     return [
