@@ -18,7 +18,8 @@ from baton.deploy.eks.live.aws import AwsFailed
 from baton.deploy.eks.live.commands import Done
 from baton.deploy.eks.live.walk import Pace
 from baton.errors import ChecksFailed, DeployFailed
-from tests.unit.deploy.eks.live.cloud import Cloud, Session
+from tests.unit.deploy.eks.live.cloud import Cloud
+from tests.unit.deploy.eks.live.session import Session
 from tests.unit.deploy.eks.rendered import EXAMPLES, G6, P5, changed
 
 if TYPE_CHECKING:

@@ -13,15 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from baton.deploy.eks.live.aws import AwsFailed
 from baton.deploy.eks.live.commands import Done
-from baton.deploy.eks.live.observe import Eyes
-from baton.deploy.eks.live.parts import parts_of
-from baton.deploy.eks.live.walk import Pace
-from tests.unit.deploy.eks.rendered import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from baton.deploy.eks.layout import Layout
     from baton.deploy.eks.live.commands import Command
 
 NAME = "baton-g6"
@@ -397,15 +392,3 @@ def running(phase: str) -> dict[str, Any]:
         "spec": {"nodeName": f"node-{phase}"},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
     }
-
-
-class Session:
-    """One run of `baton eks` against a cloud: eyes, parts, and what was said."""
-
-    def __init__(self, cloud: Cloud, what: Layout | None = None) -> None:
-        self.cloud = cloud
-        self.said: list[str] = []
-        self.layout = what or layout()
-        self.eyes = Eyes(self.layout, cloud, cloud, now=lambda: cloud.clock)
-        self.pace = Pace(self.said.append, cloud.sleep, lambda: cloud.clock, 15.0)
-        self.parts = parts_of(self.layout, KEYS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,13 +12,11 @@ from baton.deploy.eks.live.apply import apply
 from baton.deploy.eks.live.aws import AwsFailed
 from baton.deploy.eks.live.commands import Done
 from baton.deploy.eks.live.states import State
-from baton.deploy.eks.live.teardown import delete, leftovers
+from baton.deploy.eks.live.teardown import leftovers
 from baton.errors import DeployFailed
-from tests.unit.deploy.eks.live.cloud import KEYS, NAME, Cloud, Session, running
+from tests.unit.deploy.eks.live.cloud import KEYS, NAME, Cloud, running
+from tests.unit.deploy.eks.live.session import Session, down, refused, throttled, up
 from tests.unit.deploy.eks.rendered import G6, changed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 AWS_CALLS = [
     "describe_cluster", "describe_stacks", "list_open_id_connect_providers", "describe_addon",
@@ -26,30 +24,8 @@ AWS_CALLS = [
 ]  # fmt: skip
 
 
-def up(cloud: Cloud) -> Session:
-    session = Session(cloud)
-    apply(session.parts, session.eyes, cloud, session.pace)
-    return session
-
-
-def down(cloud: Cloud, *steps: str) -> Any:
-    session = Session(cloud)
-    parts = [part for part in session.parts if not steps or part.step in steps]
-    return delete(parts, session.eyes, cloud, session.pace)
-
-
 def stamp(seconds: float, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(form)
-
-
-def throttled() -> Any:
-    raise AwsFailed("ThrottlingException", "Rate exceeded")
-
-
-def refused(function: Callable[..., Any], *arguments: Any) -> str:
-    with pytest.raises(DeployFailed) as caught:
-        function(*arguments)
-    return f"{caught.value.fact} | {caught.value.cure}"
 
 
 @pytest.mark.parametrize("operation", AWS_CALLS)
@@ -214,92 +190,6 @@ def test_pending_pods_are_given_time_and_then_a_reason() -> None:
     said = refused(apply, session.parts, session.eyes, cloud, session.pace)
     assert "NVIDIA device plugin" in said
     assert any("Unschedulable" in line for line in session.said)
-
-
-def test_a_namespace_of_others_is_neither_used_nor_deleted() -> None:
-    """It would be deleted one day with all that is in it."""
-    cloud = Cloud()
-    up(cloud)
-    cloud.things["namespace"]["tags"] = {}
-    assert "kubectl label namespace baton" in refused(up, cloud)
-    left = down(cloud)
-    assert [(each.what, each.why) for each in left] == [
-        ("namespace baton", "it does not carry Baton's tag")
-    ]
-    assert "namespace" in cloud.things
-
-
-def test_a_namespace_with_other_things_in_it_is_left() -> None:
-    """Ours, and somebody put a database into it."""
-    cloud = Cloud()
-    up(cloud)
-    database = {"kind": "StatefulSet", "metadata": {"name": "postgres", "labels": {}}}
-    ours = {"kind": "Service", "metadata": {"name": "a", "labels": {
-        "app.kubernetes.io/managed-by": "baton"}}}  # fmt: skip
-    certificate = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}}
-    cloud.things["others"] = {"state": "kept", "items": [database, ours, certificate], "tags": {}}
-    (left,) = down(cloud)
-    assert left.why == "other things are in it: StatefulSet/postgres"
-
-
-def test_somebody_elses_cluster_is_used_and_left() -> None:
-    """No add-on, no node of its own is touched; our node groups come and go."""
-    cloud = Cloud()
-    cloud.begin("cluster")
-    cloud.things["cluster"] |= {"state": "ready", "tags": {}, "no_stack": True}
-    up(cloud)
-    touched = ("addon", "oidc", "--include=system")
-    assert not any(word in line for line in cloud.ran for word in touched)
-    assert {"prefill", "decode", "service"} <= set(cloud.things)
-    (left,) = down(cloud)
-    assert left.why == "the cluster does not carry Baton's tag"
-    assert set(cloud.things) == {"cluster"}
-
-
-def test_a_chart_of_others_is_used_and_left() -> None:
-    """The GPU operator's device plugin, say."""
-    cloud = Cloud()
-    up(cloud)
-    cloud.things["chart nvidia-device-plugin"]["tags"] = {}
-    cloud.ran.clear()
-    up(cloud)
-    assert cloud.ran == []
-    assert ["nvidia" in each.what for each in down(cloud)] == [True]
-
-
-def test_nodes_are_not_taken_from_under_other_services() -> None:
-    """Another RayService uses the operator and the nodes."""
-    cloud = Cloud()
-    up(cloud)
-    cloud.things["other"] = {
-        "state": "kept", "tags": {},
-        "object": {"metadata": {"name": "llama", "namespace": "team-b"}},
-    }  # fmt: skip
-    assert "team-b/llama" in refused(down, cloud)
-    assert "chart kuberay-operator" in cloud.things
-    assert "service" not in cloud.things
-
-
-def test_nodes_are_not_taken_from_under_our_own_service() -> None:
-    """`--step nodes` alone wants the service gone first."""
-    cloud = Cloud()
-    up(cloud)
-    assert "`--step app` first" in refused(down, cloud, "nodes")
-    down(cloud, "app")
-    down(cloud, "nodes")
-    assert "cluster" in cloud.things
-    assert "prefill" not in cloud.things
-
-
-def test_a_cluster_with_node_groups_of_others_is_not_deleted() -> None:
-    """eksctl would take them along."""
-    cloud = Cloud()
-    up(cloud)
-    cloud.things["spark"] = {
-        "state": "ready", "tags": {}, "type": "m7i.large", "nodes": 3, "no_stack": True
-    }  # fmt: skip
-    assert "spark" in refused(down, cloud)
-    assert "cluster" in cloud.things
 
 
 def test_another_size_is_scaled_and_another_type_is_not() -> None:

@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from baton.deploy.eks.live.apply import apply
-from baton.deploy.eks.live.teardown import delete
-from tests.unit.deploy.eks.live.cloud import Cloud, Killed, Session
-
-if TYPE_CHECKING:
-    from baton.deploy.eks.live.teardown import Left
-
-
-def up(cloud: Cloud) -> Session:
-    session = Session(cloud)
-    apply(session.parts, session.eyes, cloud, session.pace)
-    return session
-
-
-def down(cloud: Cloud) -> list[Left]:
-    session = Session(cloud)
-    return delete(session.parts, session.eyes, cloud, session.pace)
+from tests.unit.deploy.eks.live.cloud import Cloud, Killed
+from tests.unit.deploy.eks.live.session import down, up
 
 
 def made_once(cloud: Cloud) -> bool:
