@@ -13,6 +13,7 @@ from pathlib import Path
 
 from baton.deploy.eks.config import EksSettings, choices, env_name, flag_name
 from baton.deploy.eks.findings import KINDS
+from baton.deploy.eks.live.checks import all_checks
 from baton.observe.dashboards.files import files
 from baton.observe.dashboards.prometheus import runbook
 from baton.observe.reference import metrics_page, timeline_page
@@ -61,6 +62,7 @@ and where it comes from. Nodes of a phase are chosen by `baton.placement` of the
 
 def eks_page() -> str:
     """All settings, and what is refused."""
+    all_checks()  # registers their kinds
     rows = []
     for name, field in EksSettings.model_fields.items():
         words = " or ".join(f"`{word}`" for word in choices(name))

@@ -1,4 +1,4 @@
-"""Writes `tests/data/schemas.json.gz`: the schemas that rendered files are held against.
+"""Writes `src/baton/deploy/eks/schemas.json.gz`: the schemas that rendered files are held against.
 
     python tools/snapshot_schemas.py WHEEL SCHEMAS
 
@@ -19,7 +19,9 @@ from typing import Any
 
 import yaml
 
-SNAPSHOT = Path(__file__).parents[1] / "tests" / "data" / "schemas.json.gz"
+SNAPSHOT = (
+    Path(__file__).parents[1] / "src" / "baton" / "deploy" / "eks" / "schemas.json.gz"
+)
 KUBERNETES = "v1.34.0"
 KINDS = {
     "Namespace": "namespace-v1",

@@ -10,6 +10,7 @@ Every error that a person may see gives fact, place and cure::
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
+    ├── ChecksFailed               what was asked of an account stands against a change (exit 2)
     ├── FilesInTheWay              rendered files would overwrite what somebody else wrote
     ├── DemoFailed                 the scripted first run did not hold
     ├── DrillFailed                something was lost in a drill, or the drill proved nothing
@@ -119,6 +120,12 @@ class EngineStartFailed(DeployFailed):
 
 class NotRunning(BatonError):
     """Nothing of that name runs here."""
+
+
+class ChecksFailed(BatonError):
+    """Checks of an account, its quotas or the tools stand against a change. Nothing was changed."""
+
+    exit_status = 2
 
 
 class FilesInTheWay(BatonError):

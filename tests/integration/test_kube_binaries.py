@@ -9,17 +9,24 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import os
+import re
 import stat
 import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from baton.deploy.eks.folder import write_folder
+from baton.deploy.eks.live.aws import AwsFailed
+from baton.deploy.eks.live.commands import Command, Done, Shell
+from baton.deploy.eks.live.eyes_kube import Unseen
+from baton.deploy.eks.live.observe import Eyes
+from baton.deploy.eks.live.parts import parts_of
+from baton.deploy.eks.live.states import State
 from baton.deploy.eks.render import render
 from tests.unit.deploy.eks.rendered import G6, P5, changed, files
 
@@ -143,3 +150,75 @@ def test_helm_reads_the_values_as_they_were_meant(binaries: Path, tmp_path: Path
     for name in values:
         shown = run(binaries, "helm", "template", "r", "chart", "--values", name, cwd=tmp_path)
         assert yaml.safe_load(shown)["values"] == yaml.safe_load(made[name])
+
+
+@pytest.mark.parametrize("flavor", ["kuberay", "plain"])
+def test_every_command_is_one_that_the_real_binaries_take(
+    binaries: Path, tmp_path: Path, flavor: str
+) -> None:
+    """kubectl 1.35 and helm 4.1 know each verb and flag; with nobody at the address they say so."""
+    what = changed(None, P5, ingress="internal", flavor=flavor)
+    write_folder(tmp_path, render(what))
+    (tmp_path / "kubeconfig").write_text(NOWHERE, encoding="utf-8")
+    keys = {"BATON_API_KEYS": "k"}
+    parts = parts_of(what, keys)
+    shell = Asking(binaries, tmp_path)
+    eyes = Eyes(what, _ThereIsACluster(), shell)
+    for part in parts:
+        seen = eyes.see(part)
+        if part.kind in ("chart", "namespace", "secret", "service"):
+            assert seen.state is State.UNKNOWN, part.name
+    for look in (eyes.foreign_in_namespace, eyes.other_services, eyes.pods):
+        with pytest.raises(Unseen):
+            look()
+    changes = [c for p in parts for c in (*p.create, *p.delete)]
+    changes += [c for p in parts for commands in p.changes.values() for c in commands]
+    for command in changes:
+        if command.argv[0] in ("kubectl", "helm"):
+            shell.change(command, lambda: None)
+    assert {words[0] for words, _ in shell.asked} == {"kubectl", "helm"}
+    for words, said in shell.asked:
+        assert REFUSED.search(said), (words, said)
+
+
+NOWHERE = """\
+apiVersion: v1
+kind: Config
+current-context: none
+contexts: [{name: none, context: {cluster: none, user: none}}]
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: none, user: {}}]
+"""
+# Asked all right, and nobody there; a verb or a flag that does not exist fails before that.
+REFUSED = re.compile(r"connection refused|connection to the server .* was refused|unreachable")
+
+
+class _ThereIsACluster:
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        if operation == "describe_cluster":
+            return {"cluster": {"status": "ACTIVE", "version": "1.34"}}
+        raise AwsFailed("AccessDenied", "only the cluster is seen")
+
+
+class Asking(Shell):
+    """The real binaries, with a server and a chart repository at which nobody is."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        super().__init__(folder)
+        self.binaries = binaries
+        self.env |= {"HOME": str(folder), "PATH": f"{binaries}:{os.environ['PATH']}"}
+        self.asked: list[tuple[tuple[str, ...], str]] = []
+
+    def read(self, argv: tuple[str, ...], limit_s: float = 60.0) -> Done:
+        if argv[0] not in ("kubectl", "helm"):
+            return Done(0)
+        done = super().read((str(self.binaries / argv[0]), *argv[1:]), limit_s)
+        self.asked.append((argv, done.err + done.out))
+        return done
+
+    def change(self, command: Command, watch: Any) -> Done:
+        words = ["http://127.0.0.1:1" if w.startswith("https://") else w for w in command.argv]
+        real = Command((str(self.binaries / words[0]), *words[1:]), command.secret)
+        done = super().change(real, watch)
+        self.asked.append((command.argv, done.err + done.out))
+        return done

@@ -22,7 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("baton.cli.doctor", "Check this machine against what Baton needs."),
     "down": ("baton.cli.down", "Stop a deployment that `baton up` started."),
     "drill": ("baton.cli.drill", "Break things under load, and count what callers lose."),
-    "eks": ("baton.cli.eks", "Render the files of an Amazon EKS cluster from the same YAML."),
+    "eks": ("baton.cli.eks", "Plan, make, check and remove a deployment on Amazon EKS."),
     "engine": ("baton.cli.engine", "Start one engine (simulated) behind vLLM's HTTP protocol."),
     "explain": ("baton.cli.explain", "Say why a rule exists and where it comes from."),
     "gateway": ("baton.cli.gateway", "Start a gateway in front of engines that already run."),

@@ -1,6 +1,7 @@
 """`baton eks`: from the same YAML to Amazon EKS.
 
-`config` prints each setting and where it comes from, `render` writes the files.
+`config` prints each setting and where it comes from, `render` writes the files; what asks an
+account or changes it is in `eks_run` and `eks_look`.
 """
 
 from __future__ import annotations
@@ -8,62 +9,22 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from baton.deploy.eks.config import EksSettings, choices, env_name, flag_name
-from baton.deploy.eks.origins import Resolved, read_settings, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-SETTINGS_FILE = "eks.yaml"
+from baton.cli.eks_look import connect, status, verify
+from baton.cli.eks_run import apply, delete, plan, step_command
+from baton.cli.eks_settings import found_settings, with_settings
+from baton.deploy.eks.config import env_name, flag_name
 
 
 @click.group()
 def command() -> None:
-    """Render and inspect what an EKS deployment is made of.
+    """Plan, make, check and remove an EKS deployment.
 
     Settings come from flags, the environment, a settings file and defaults, in this order.
     """
-
-
-def _help(name: str) -> str:
-    field = EksSettings.model_fields[name]
-    return f"{field.description or ''} [{env_name(name)}]".strip()
-
-
-def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds a flag for each setting, and `--settings`. Values arrive as text, by name."""
-    for name in reversed(EksSettings.model_fields):
-        words = choices(name)
-        function = click.option(
-            flag_name(name),
-            name,
-            metavar="|".join(words) if words else "TEXT",
-            default=None,
-            help=_help(name),
-        )(function)
-    return click.option(
-        "--settings",
-        "settings_file",
-        type=click.Path(path_type=Path),
-        default=None,
-        help=f"Settings file; {SETTINGS_FILE} beside FILE when it is there.",
-    )(function)
-
-
-def found_settings(
-    settings_file: Path | None, beside: Path | None, flags: dict[str, Any]
-) -> Resolved:
-    """The settings of this call."""
-    path = settings_file
-    if path is None:
-        near = (beside.parent if beside is not None else Path()) / SETTINGS_FILE
-        path = near if near.is_file() else None
-    file = None if path is None else read_settings(path, os.environ)
-    return resolve(flags, os.environ, file)
 
 
 @command.command()
@@ -137,3 +98,9 @@ def render(
         click.echo(f"note: {note}", err=True)
     count = len(done.written) + len(done.unchanged)
     click.echo(f"{count} files, {len(done.written)} written; read {folder / 'README.md'}", err=True)
+
+
+for _verb in (plan, apply, status, verify, connect, delete):
+    command.add_command(_verb)
+for _step in ("cluster", "nodes", "kuberay", "app"):
+    command.add_command(step_command(_step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from baton.deploy.eks.findings import KINDS
+from baton.deploy.eks.live.checks import all_checks
 from baton.errors import BatonError
 from baton.spec.rules import all_rules, find_rule
 from baton.spec.suggest import nearest
@@ -14,6 +15,7 @@ from baton.spec.suggest import nearest
 @click.argument("rule_id", required=False, metavar="[RULE]")
 def command(rule_id: str | None) -> None:
     """Say why a rule exists. Without a RULE, list all of them."""
+    all_checks()
     if rule_id is None:
         for rule in all_rules():
             click.echo(f"{rule.rule_id}  {rule.severity:<7}  {rule.title}")

@@ -11,6 +11,7 @@
     rayservice.py  the RayService          plain.py   the same without an operator
     policies.py    NetworkPolicy, PodDisruptionBudget, Ingress, monitoring
     render.py      all of them as texts    folder.py  writing them, never over foreign work
+    live/          asks an account and changes it: checks, plan, apply, delete, status, verify
 
 Everything up to `render.py` is pure: no clock, no network, no chance, nothing of this machine. The
 same file, settings and environment give the same bytes.

@@ -6,6 +6,7 @@ belong to each file is in `CHARTS`, for whoever installs them.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from baton.deploy.eks.layout import Layout
 
 OPERATOR_NAMESPACE = "kuberay-system"
+RELEASE_LABEL = "baton.dev/managed-by=baton"
+"""Of a Helm release that is ours."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,19 @@ class Chart:
         return f"helm/{self.chart}.values.yaml"
 
     @property
-    def command(self) -> str:
-        """How it is installed."""
-        return (
+    def argv(self) -> tuple[str, ...]:
+        """How it is installed: waits until it runs, and says whose it is (Helm 3.13 and later)."""
+        line = (
             f"helm upgrade --install {self.release} {self.chart} --repo {self.repository}"
             f" --version {self.version} --namespace {self.namespace} --create-namespace"
-            f" --values {self.file}"
+            f" --values {self.file} --labels {RELEASE_LABEL} --wait --timeout 10m"
         )
+        return tuple(line.split())
+
+    @property
+    def command(self) -> str:
+        """The same as a line."""
+        return shlex.join(self.argv)
 
 
 def charts(layout: Layout) -> list[Chart]:

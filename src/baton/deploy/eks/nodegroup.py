@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Literal
 
 from baton.deploy.eks.cluster import TAG, metadata, tags
@@ -110,11 +111,19 @@ def head(layout: Layout) -> str:
     return HEAD.format(placement_group=first, efa_plugin=whose)
 
 
-def placement_group_command(settings: EksSettings) -> str:
+def placement_group_argv(settings: EksSettings) -> tuple[str, ...]:
     """How the placement group of both phases is made, with the tag by which it is known."""
     tag = f"{{Key={TAG},Value={settings.cluster_name}}}"
+    line = f"aws ec2 create-placement-group --strategy cluster --region {settings.region}"
     return (
-        f"aws ec2 create-placement-group --strategy cluster --region {settings.region}"
-        f" --group-name {settings.placement_group_name}"
-        f" --tag-specifications 'ResourceType=placement-group,Tags=[{tag}]'"
+        *line.split(),
+        "--group-name",
+        settings.placement_group_name,
+        "--tag-specifications",
+        f"ResourceType=placement-group,Tags=[{tag}]",
     )
+
+
+def placement_group_command(settings: EksSettings) -> str:
+    """The same as a line."""
+    return shlex.join(placement_group_argv(settings))

@@ -194,12 +194,13 @@ def _engine_env(layout: Layout) -> list[dict[str, Any]]:
 
 def secret_flags(layout: Layout) -> list[str]:
     """Of `kubectl create secret`: the variables that the YAML names, and its key file."""
-    flags = [f"--from-literal={name}=…" for name in _secret_variables(layout)]
+    flags = [f"--from-literal={name}=…" for name in secret_variables(layout)]
     path = _key_file(layout)
     return flags if path is None else [*flags, f"--from-file={path.name}"]
 
 
-def _secret_variables(layout: Layout) -> list[str]:
+def secret_variables(layout: Layout) -> list[str]:
+    """Variables with keys that the `baton` block names."""
     block = layout.app.baton
     names = [block.auth.api_keys_env, block.overflow.api_key_env if block.overflow else None]
     return [name for name in names if name is not None]
@@ -210,13 +211,19 @@ def _secret_env(layout: Layout) -> list[dict[str, Any]]:
     secret = layout.settings.api_keys_secret
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
-        for name in _secret_variables(layout)
+        for name in secret_variables(layout)
     ]
 
 
 def _key_file(layout: Layout) -> PurePosixPath | None:
     path = layout.app.baton.auth.api_keys_file
     return PurePosixPath(path) if path is not None and path.startswith("/") else None
+
+
+def key_file_name(layout: Layout) -> str | None:
+    """The name of the key file in the secret, when the YAML wants one."""
+    path = _key_file(layout)
+    return None if path is None else path.name
 
 
 def _key_mounts(layout: Layout) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def env(pod: Any) -> dict[str, Any]:
 @cache
 def schemas() -> dict[str, Any]:
     """The snapshot that `tools/snapshot_schemas.py` wrote."""
-    raw = (ROOT / "tests" / "data" / "schemas.json.gz").read_bytes()
+    raw = (ROOT / "src" / "baton" / "deploy" / "eks" / "schemas.json.gz").read_bytes()
     snapshot: dict[str, Any] = json.loads(gzip.decompress(raw))
     return snapshot
 
