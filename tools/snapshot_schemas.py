@@ -19,9 +19,7 @@ from typing import Any
 
 import yaml
 
-SNAPSHOT = (
-    Path(__file__).parents[1] / "src" / "baton" / "deploy" / "eks" / "schemas.json.gz"
-)
+SNAPSHOT = Path(__file__).parents[1] / "src" / "baton" / "deploy" / "eks" / "schemas.json.gz"
 KUBERNETES = "v1.34.0"
 KINDS = {
     "Namespace": "namespace-v1",
