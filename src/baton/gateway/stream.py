@@ -91,7 +91,9 @@ async def _pass_on(
             if wire is not None and taker is not None:
                 before = caller.sent
                 await source.flow(taker)
-                ended = ended and caller.sent == before
+                passed = caller.sent != before
+                # A dialect without a last word is whole when its answer is.
+                ended = (ended or passed) if last_event is None else (ended and not passed)
                 wire.flush()
             events = await source.next_events()
         except LegFailed as failure:

@@ -86,6 +86,18 @@ async def test_an_answer_is_the_same_with_and_without_the_wire(pieces, monkeypat
             assert over_it == ordinary
 
 
+async def test_a_dialect_without_a_last_word_is_whole_when_its_answer_is(pieces):
+    """`/v1/responses`: the last pieces may all have gone over the wire, and nothing follows."""
+    async with stack() as s:
+        s.decode[0].tokens, s.decode[0].token_delay_s = 6, 0.005
+        s.decode[0].always = Behave(end_early=True)  # no `[DONE]` there
+        raw, _ = await s.stream("/v1/responses", input=LONG, prompt=None)
+        assert b"stop" in b"".join(pieces)
+        assert raw.endswith(b'data: {"finish_reason":"stop"}\n\n')
+        assert b"error" not in raw
+        assert s.app.timelines.as_list()[-1]["outcome"] == "ok"
+
+
 async def test_somebody_around_the_app_sees_every_piece(pieces, monkeypatch):
     """Who knows what he makes of it."""
 
