@@ -53,10 +53,16 @@ def connected(address: str, environment: Mapping[str, str]) -> Iterator[None]:
     os.environ.update(environment)
     try:
         import ray  # noqa: PLC0415
+        from ray._raylet import (  # type: ignore[attr-defined]  # noqa: PLC0415  # compiled
+            AuthenticationTokenLoader,
+        )
     except ImportError as exc:
         raise EnvironmentUnfit(
             "Ray is not installed here", cure="make env, or pip install 'baton[cpu]'"
         ) from exc
+    # Ray keeps the first token that a process has used, and each cluster of ours has its own
+    # (ray 2.60, src/ray/rpc/authentication/authentication_token_loader).
+    AuthenticationTokenLoader.instance().reset_cache()
     logging.getLogger("ray").setLevel(logging.ERROR)
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
