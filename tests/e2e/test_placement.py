@@ -170,7 +170,13 @@ def story() -> Iterator[Story]:
             "two engines of each phase",
             lambda engines: sum(e["state"] == "ready" for e in engines) == 4,
         )
-        seen.asked = app.ask("hello " * 40, max_tokens=4)
+        # The edge has its routes, and the gateway every lease, a moment after the directory.
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            seen.asked = app.ask("hello " * 40, max_tokens=4)
+            if (seen.asked.status, seen.asked.route) == (200, "pd"):
+                break
+            time.sleep(0.5)
         look(seen)
         drain(head, seen.node_of["prefill"])
         seen.after_drain = app.wait_until(
