@@ -13,6 +13,7 @@ means that the page cache had them.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -32,6 +33,8 @@ _LOGGERS = (
     "vllm.v1.worker.cpu_model_runner",
     "vllm.model_executor.model_loader.default_loader",
 )
+_WORKER = "VllmWorker"
+"""How vLLM 0.29 names worker processes (v1/executor/multiproc_executor.py)."""
 PHASES = (
     "process and imports",
     "config and tokenizer",
@@ -85,10 +88,11 @@ def clock_worker() -> bool:
 def worker_notes() -> dict[str, float]:
     """What this worker has noted, with when it and its EngineCore were started."""
     own = psutil.Process()
-    return CLOCK.notes | {
-        "worker_at": own.create_time(),
-        "core_at": psutil.Process(own.ppid()).create_time(),
-    }
+    # With one worker on a GPU it is no process of its own (0.29, UniProcExecutor): this is
+    # EngineCore, and its parent the replica.
+    apart = multiprocessing.current_process().name.startswith(_WORKER)
+    core = psutil.Process(own.ppid()) if apart else own
+    return CLOCK.notes | {"worker_at": own.create_time(), "core_at": core.create_time()}
 
 
 def bytes_from_storage() -> int | None:
@@ -150,7 +154,7 @@ def between(moments: Sequence[float | None]) -> dict[str, float]:
         if until is None or since is None:
             continue
         phases[name] = round(max(0.0, until - since), 3)
-        since = until
+        since = max(since, until)  # else what a moment out of order takes would count twice
     return phases
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import time
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,25 @@ def test_a_moment_that_nobody_noted_leaves_its_time_to_the_phase_behind_it() -> 
     assert "model and weights" not in phases
     assert phases["KV cache and NIXL"] == pytest.approx(5.0)
     assert sum(phases.values()) == pytest.approx(11.0)
+
+
+def test_a_moment_out_of_order_counts_nothing_twice() -> None:
+    """The phases still add up to the whole."""
+    phases = between([10.0, 12.0, 10.0, 15.0, 16.0, 17.0, 20.0, 21.0])
+    assert phases["config and tokenizer"] == 0.0
+    assert sum(phases.values()) == pytest.approx(11.0)
+
+
+def test_a_worker_inside_enginecore_is_timed_as_enginecore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's default with one GPU: the parent is the replica, whose start is another phase."""
+    own = psutil.Process()
+    monkeypatch.setattr(multiprocessing.current_process(), "_name", "EngineCore_DP0")
+    notes = startup.worker_notes()
+    assert notes["core_at"] == notes["worker_at"] == own.create_time()
+    monkeypatch.setattr(multiprocessing.current_process(), "_name", "VllmWorker-0")
+    notes = startup.worker_notes()
+    assert notes["core_at"] == psutil.Process(own.ppid()).create_time()
+    assert notes["worker_at"] == own.create_time()
 
 
 def test_the_clock_reads_what_vllm_says_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
