@@ -61,7 +61,9 @@ class Log:
         said: dict[str, Any],
         want: Callable[[dict[str, Any]], bool],
     ) -> None:
-        """One JSON line for each pair of a verification."""
+        """One JSON line for each pair of a verification; without any it is not as it must be."""
+        if not said["pairs"]:
+            self.differs.append(f"{scenario} --require {require}: no pair was verified")
         for pair in said["pairs"]:
             evidence = pair.pop("based_on")
             good = want(pair)
