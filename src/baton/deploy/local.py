@@ -38,7 +38,7 @@ Progress = Callable[[Stage, str], None]
 Prove = Callable[["AppPlan", str, "str | None"], None]
 
 POLL_S = 0.25
-# Serve's controller takes 50 ms of a core to say how an application is, which the engines need.
+# Serve's controller works for its answer, on a core that the engines need.
 VIEW_S = 1.0
 HANDOFF_TRIES_S = 60.0
 # Long enough that vLLM's KV cache holds whole blocks of it, short enough for any context.

@@ -178,7 +178,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
     async def _start_engine(self) -> None:
         """As in `LLMServer` (ray 2.60), without the report where Ray may not report.
 
-        Ray starts an actor for that report first, and the engine waits three seconds for it.
+        Ray starts an actor for that report first, and the engine waits for it.
         """
         if usage_stats_enabled():
             await super()._start_engine()
