@@ -51,7 +51,7 @@ from engines_plain import (
 from engines_ray import DIRECT, deployed
 from engines_report import FIRST_TOKENS, LOADS, Turn, report
 from engines_stats import figures_of, stages_of
-from gateway_subjects import cpu_s
+from gateway_subjects import cpu_s, machine_busy_s
 
 from baton.demo.tiny_model import make_tiny_model
 
@@ -205,12 +205,6 @@ def piece_of_work_ms() -> float:
     began = time.process_time()
     hashlib.sha256(bytes(16 << 20)).digest()
     return 1e3 * (time.process_time() - began)
-
-
-def machine_busy_s() -> float:
-    """CPU seconds of all cores that were not idle, since the machine was started."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
 def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:

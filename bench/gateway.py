@@ -55,6 +55,7 @@ from gateway_subjects import (
     by_hand,
     cpu_s,
     held_bytes,
+    machine_busy_s,
     start_deployed,
     start_engines,
     start_gateway,
@@ -90,9 +91,7 @@ class Bench:
 
     def strangers_s(self) -> float:
         """CPU seconds of this machine that went to nobody of ours, since it was started."""
-        times = psutil.cpu_times()
-        busy = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
-        return busy - cpu_s([*self._me, *self.started])
+        return machine_busy_s() - cpu_s([*self._me, *self.started])
 
     @contextmanager
     def clocked(self, subject: Subject, turn: Turn, name: str) -> Iterator[None]:
