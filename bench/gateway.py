@@ -24,18 +24,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import output
 import psutil
 import uvloop
 from gateway_load import kept_busy, open_loop, opened
@@ -57,6 +55,7 @@ from gateway_subjects import (
     by_hand,
     cpu_s,
     held_bytes,
+    machine_busy_s,
     start_deployed,
     start_engines,
     start_gateway,
@@ -75,6 +74,7 @@ QUIET = 0.25
 """A turn is taken again when other programs took more than so many cores meanwhile."""
 TRIES = 3
 LONGEST_WAIT_S = 10.0
+PACKAGES = ("uvloop", "httptools", "aiohttp", "uvicorn", "msgspec", "ray")
 
 
 class Bench:
@@ -91,9 +91,7 @@ class Bench:
 
     def strangers_s(self) -> float:
         """CPU seconds of this machine that went to nobody of ours, since it was started."""
-        times = psutil.cpu_times()
-        busy = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
-        return busy - cpu_s([*self._me, *self.started])
+        return machine_busy_s() - cpu_s([*self._me, *self.started])
 
     @contextmanager
     def clocked(self, subject: Subject, turn: Turn, name: str) -> Iterator[None]:
@@ -216,18 +214,6 @@ class Bench:
             taken_s = time.monotonic() - began
 
 
-def versions(router: str | None) -> dict[str, str]:
-    """What was measured with what."""
-    names = ("uvloop", "httptools", "aiohttp", "uvicorn", "msgspec", "ray")
-    found = {"python": platform.python_version(), **{n: metadata.version(n) for n in names}}
-    if router is not None:
-        python = Path(router).with_name("python")
-        code = "import importlib.metadata as m; print(m.version('vllm-router'))"
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-        found["vllm_router"] = done.stdout.strip()
-    return found
-
-
 async def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
     """Start everybody, take the rounds, end everybody."""
     until = time.monotonic() + options.seconds
@@ -264,7 +250,7 @@ async def measure(options: argparse.Namespace, logs: Path) -> dict[str, Any]:
         if counts["refused"]:
             raise SystemExit(f"error: {counts['refused']} legs were no P/D")
         result = report(bench.turns, bench.held, bench.idle)
-        result["versions"] = versions(options.router)
+        result["versions"] = output.versions(PACKAGES, options.router)
         result["machine"] = {
             "cores": os.cpu_count(),
             "pinned": options.pin,
@@ -315,10 +301,7 @@ def main() -> None:
         for old in logs.glob("*.log"):
             old.unlink()
         result = uvloop.run(measure(options, logs))
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    output.write(result, options.json)
 
 
 if __name__ == "__main__":

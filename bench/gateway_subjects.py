@@ -48,6 +48,12 @@ def cpu_s(processes: Sequence[psutil.Process]) -> float:
     return total / 1e9
 
 
+def machine_busy_s() -> float:
+    """CPU seconds of all cores that were not idle, since the machine was started."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
 def held_bytes(processes: Sequence[psutil.Process]) -> int:
     """Memory that would be free if they ended: pages that are theirs alone."""
     total = 0

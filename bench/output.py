@@ -1,12 +1,16 @@
-"""Where a bench's figures go: standard output, and a file when one was named."""
+"""Where a bench's figures go, and what they were measured with."""
 
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
 
 def write(figures: dict[str, Any], path: Path | None) -> None:
@@ -16,3 +20,14 @@ def write(figures: dict[str, Any], path: Path | None) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def versions(packages: Iterable[str], router: str | None) -> dict[str, str]:
+    """What was measured with what; vllm-router's, where it is there, from its own environment."""
+    found = {"python": platform.python_version(), **{n: metadata.version(n) for n in packages}}
+    if router is not None:
+        python = Path(router).with_name("python")
+        code = "import importlib.metadata as m; print(m.version('vllm-router'))"
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+        found["vllm_router"] = done.stdout.strip()
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from baton.bench.figures import Figures, figures, spread
@@ -87,7 +87,7 @@ async def measure(
     phases = await phases_at(endpoint.url, headers, run_id)
     counts = None if after is None or before is None else after.since(before)
     # The plan's clock, not the generator's: what belongs to the warm-up is decided beforehand.
-    placed = [_at(sample, request.at_s) for sample, request in zip(samples, planned, strict=True)]
+    placed = [replace(s, start_s=r.at_s) for s, r in zip(samples, planned, strict=True)]
     found = figures(placed, slo, warmup_s=warmup_s)
     if found.failed > found.requests * MOST_FAILED:
         most = max(found.errors, key=found.errors.__getitem__)
@@ -111,12 +111,6 @@ async def measure(
         },
         label,
     )
-
-
-def _at(sample: Sample, at_s: float) -> Sample:
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(sample, start_s=at_s)
 
 
 def check_disaggregated(measured: Measured) -> None:

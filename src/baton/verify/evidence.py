@@ -116,7 +116,6 @@ class PairEvidence(Value):
     handoffs: tuple[Handoff, ...] = ()
     raw: Raw | None = None
     checks: tuple[Check, ...] = ()
-    nccl_gb_per_s: float | None = None
     origin: Origin = "observed"
     source: str = ""
     """Where it comes from: the command of the run, or the publication."""

@@ -110,7 +110,11 @@ def test_no_round_at_all_is_a_report_too() -> None:
     assert found["ratios"] == {}
 
 
-@pytest.mark.parametrize("load", ["c1", "c8"])
-def test_cpu_is_a_median_for_each_part(load: str) -> None:
+@pytest.mark.parametrize(("load", "decode_ms"), [("c1", 100), ("c8", 90)])
+def test_cpu_is_a_median_for_each_part(load: str, decode_ms: float) -> None:
     """Parts that were not there in a round count as nothing."""
-    assert report(ROUNDS, {})["baton"]["cpu_ms_per_request"][load].keys() == {"decode"}
+    turns = [turn(1, 1) for _ in range(3)]
+    turns[0].cpu_ms_per_request[load]["proxy"] = 8.0
+    turns[1].cpu_ms_per_request[load]["proxy"] = 4.0
+    found = report([{"baton": one} for one in turns], {})["baton"]["cpu_ms_per_request"]
+    assert found[load] == {"decode": decode_ms, "proxy": 4}

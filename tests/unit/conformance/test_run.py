@@ -176,3 +176,14 @@ def test_reports_hold_every_case_in_each_form() -> None:
     assert ET.fromstring(as_junit(one, compare(one, two))).get("failures") == "1"
     assert ET.fromstring(as_junit(one)).get("failures") == "0"
     assert summary(report).startswith("0 pass, 1 fail")
+
+
+def test_a_case_that_only_one_endpoint_offers_is_one_failure_and_not_skipped_as_well() -> None:
+    """The counts at JUnit's head are those of the elements below it."""
+    one, two = _report(), _report()
+    one.outcomes[0].status = "not offered"
+    for differences, counts in ((compare(one, two), ("1", "0")), ([], ("0", "1"))):
+        suite = ET.fromstring(as_junit(one, differences))
+        assert (suite.get("failures"), suite.get("skipped")) == counts
+        assert len(suite.findall("*/failure")) == int(counts[0])
+        assert len(suite.findall("*/skipped")) == int(counts[1])

@@ -105,7 +105,7 @@ def test_the_interface_that_carried_the_kv_is_among_the_numbers() -> None:
 
 
 def test_a_slow_pull_between_gpus_of_one_machine_names_the_variable() -> None:
-    """UCX on tcp/lo between two engines of one GPU: one variable makes it 25 times as fast."""
+    """UCX on tcp/lo between two engines of one GPU: one variable makes it 30 times as fast."""
     verdict = judge(situation("h200-tcp"), Requirement())
     cures = [reason.cure for reason in verdict.reasons if reason.weight == "fail"]
     assert any("UCX_CUDA_IPC_ENABLE_GET_ZCOPY" in cure for cure in cures)

@@ -33,7 +33,7 @@ def test_lengths_fit_into_the_context(context: int) -> None:
     """And are bounded for a long one; a thousand tokens where nobody says."""
     found = lengths(context)
     assert found == tuple(sorted(found))
-    assert max(found) <= min(max(context, 16) or 1024, LONGEST_TOKENS) or context == 0
+    assert max(found) <= min(max(context, 16) if context else 1024, LONGEST_TOKENS)
 
 
 def test_prompts_are_new_each_time() -> None:
