@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from baton.cli.common import INTERRUPTED, check_folders, key_of, unwind_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 _POSITIVE = click.FloatRange(0, min_open=True)
-INTERRUPTED = 130
 
 
 _OUTPUTS = (
@@ -104,12 +103,8 @@ def _endpoint(**options: Any) -> None:
     _until_done(_measure_endpoint(options, one, planned, notes))
 
 
-def _interrupt(_signum: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def _until_done(work: Any) -> None:
-    signal.signal(signal.SIGTERM, _interrupt)  # unwinds as Ctrl-C does
+    unwind_on_sigterm()
     try:
         asyncio.run(work)
     except KeyboardInterrupt:
@@ -125,10 +120,7 @@ def _slo(options: dict[str, Any]) -> Slo:
 
 
 def _check_files(options: dict[str, Any]) -> None:
-    for name in ("json_file", "markdown_file", "html_file"):
-        file = options[name]
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.BadParameter(f"there is no folder {file.absolute().parent}")
+    check_folders(*(options[name] for name in ("json_file", "markdown_file", "html_file")))
 
 
 def _planned(options: dict[str, Any], one: Any) -> tuple[list[Planned], list[str]]:
@@ -148,11 +140,8 @@ def _planned(options: dict[str, Any], one: Any) -> tuple[list[Planned], list[str
 
 
 def _headers(options: dict[str, Any]) -> dict[str, str]:
-    if (name := options["api_key_env"]) is None:
-        return {}
-    if not (key := os.environ.get(name)):
-        raise click.BadParameter(f"{name} is unset or empty", param_hint="--api-key-env")
-    return {"authorization": f"Bearer {key}"}
+    key = key_of(options["api_key_env"])
+    return {} if key is None else {"authorization": f"Bearer {key}"}
 
 
 async def _measure_endpoint(

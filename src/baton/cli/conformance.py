@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from baton.cli.common import check_folders, key_of
 from baton.errors import ConformanceFailed
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def command(  # noqa: PLR0917  (click passes by name)
             raise click.BadParameter(f"{value!r} is no URL", param_hint=name)
     if url is None:
         raise click.UsageError("give the URL of an endpoint")
-    for file in (junit_file, json_file):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.BadParameter(f"there is no folder {file.absolute().parent}")
+    check_folders(junit_file, json_file)
     headers = _headers(api_key_env, more_headers)
     urls = [url] if against is None else [url, against]
     reports = asyncio.run(_run(urls, chosen, model, headers, deadline_s))
@@ -108,9 +106,7 @@ def _headers(api_key_env: str | None, more: Sequence[str]) -> dict[str, str]:
         if not mark or not name.strip() or not text.isascii() or not text.isprintable():
             raise click.BadParameter(f"{text!r} is no header", param_hint="--header")
         headers[name.strip().lower()] = value.strip()
-    if api_key_env is not None:
-        if not (key := os.environ.get(api_key_env)):
-            raise click.BadParameter(f"{api_key_env} is unset or empty", param_hint="--api-key-env")
+    if (key := key_of(api_key_env)) is not None:
         headers["authorization"] = f"Bearer {key}"
     return headers
 

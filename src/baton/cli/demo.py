@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from baton.cli.common import INTERRUPTED, check_folders, unwind_on_sigterm
 from baton.errors import DemoFailed, DeployFailed
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from baton.deploy.intent import DeployPlan
     from baton.deploy.timings import Timings
     from baton.spec.lease import DirectorySnapshot
-
-INTERRUPTED = 130
 
 
 @click.command("demo")
@@ -48,9 +47,8 @@ def command(json_file: Path | None, keep: bool, port: int, show_timings: bool) -
     from baton.deploy import state
     from baton.deploy.timings import Timings, timings_text
 
-    signal.signal(signal.SIGTERM, _interrupt)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {json_file.absolute().parent}")
+    unwind_on_sigterm()
+    check_folders(json_file)
     if state.find(NAME) is not None:
         raise DeployFailed(
             f"a deployment called {NAME} is on record already",
@@ -179,7 +177,3 @@ def _conclude(result: DemoResult, plan: DeployPlan, *, keep: bool) -> None:
     click.echo(f"  {curl_line(result.endpoint, plan.apps[0].model_id)}")
     if keep:
         click.echo(f"\nit stays up; stop it with `baton down {plan.name}`", err=True)
-
-
-def _interrupt(_signum: int, _frame: object) -> None:
-    raise KeyboardInterrupt

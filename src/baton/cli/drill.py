@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from baton.cli.common import INTERRUPTED, check_folders, key_of
 from baton.errors import DrillFailed
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from baton.drill.run import Options
     from baton.drill.scenarios import Scenario
     from baton.drill.stage import Result
-
-INTERRUPTED = 130
 
 
 class _Ended(Exception):
@@ -92,13 +90,9 @@ def command(  # noqa: PLR0917  (click passes by name)
             click.echo(f"{scenario.name:<18} {scenario.story}")
         return
     _check(name, engines, url, dangerous=dangerous)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {json_file.absolute().parent}")
-    headers = {}
-    if api_key_env is not None:
-        if not (key := os.environ.get(api_key_env)):
-            raise click.BadParameter(f"{api_key_env} is unset or empty", param_hint="--api-key-env")
-        headers["authorization"] = f"Bearer {key}"
+    check_folders(json_file)
+    key = key_of(api_key_env)
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
     options = Options(streams=streams, seed=seed, headers=headers)
     try:
         results = asyncio.run(_run(_target(name, engines, url, headers), chosen, options))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from baton.cli.common import check_folders
 from baton.errors import TrafficRefused
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def command(
     from baton.plan.profile_file import read_profile
     from baton.plan.search import Search
 
+    check_folders(output)
     profile = None if profile_path is None else read_profile(
         profile_path, any_versions=any_versions)  # fmt: skip
     if not gpus and profile is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from baton.cli.common import check_folders
 from baton.errors import ConfigRefused
 
 
@@ -34,6 +35,7 @@ def command(
     from baton.plan.measure import Grid, measure
     from baton.plan.model import load_model
 
+    check_folders(file)
     secret = None
     if secret_env is not None:
         secret = os.environ.get(secret_env)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from baton.cli.common import key_of
 from baton.errors import BatonError, EnvironmentUnfit
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def command(  # noqa: PLR0917  (click passes by name)
         own = Path(deployment.file)
         config = config or (own if own.is_file() else None)
         url = url or deployment.endpoint
-    key = os.environ.get(api_key_env) if api_key_env else None
+    key = key_of(api_key_env)
     bundle = gather(deployment=deployment, config=config, url=url, logs=logs, api_key=key)
     output = output or Path(time.strftime("baton-support-%Y%m%d-%H%M%S.tar.gz"))
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from baton.cli.common import INTERRUPTED, unwind_on_sigterm
 from baton.errors import ConfigRefused
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from baton.deploy.intent import AppPlan, DeployPlan
     from baton.deploy.state import Deployment
     from baton.spec.checked import CheckedFile
-
-INTERRUPTED = 130
 
 
 @click.command("up")
@@ -67,7 +65,7 @@ def command(  # noqa: PLR0917  # click passes them by name
     from baton.deploy.timings import Timings, timings_text
     from baton.spec.machine import Machine
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    unwind_on_sigterm()
     progress = Progress()
     timings = Timings()
     try:
@@ -222,10 +220,6 @@ def _refuse_what_is_unsafe(
     if here:
         blocks = [app.baton for app in checked.applications if app.name in ours]
         exposure.refuse_what_is_missing(blocks, os.environ)
-
-
-def _interrupt(_signum: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _as_data(deployment: Deployment, progress: Progress) -> dict[str, Any]:

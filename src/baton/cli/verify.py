@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from baton.cli.common import key_of
 from baton.errors import EnvironmentUnfit, VerifyFailed
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def command(  # noqa: PLR0917  (click passes by name)
     from baton.verify.evidence import Requirement
     from baton.verify.report import as_data, as_text
 
-    key = _key(api_key_env)
+    key = key_of(api_key_env)
     found_require: Require = "any"
     if target is not None and target.startswith(("http://", "https://")):
         endpoints = [target]
@@ -116,15 +117,6 @@ def verify_endpoint(
             )
 
     return asyncio.run(run())
-
-
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable)
-    if not key:
-        raise click.BadParameter(f"{variable} is unset or empty", param_hint="--api-key-env")
-    return key
 
 
 def _of_file(file: str | None) -> tuple[list[str], Require, str | None]:

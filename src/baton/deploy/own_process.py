@@ -76,7 +76,7 @@ class OwnProcess:
             await asyncio.sleep(_LOOK_S)
         lines = self._said().strip().splitlines()
         raise DeployFailed(
-            f"a process of the drill did not start: {lines[-1] if lines else 'it said nothing'}",
+            f"a process did not start: {lines[-1] if lines else 'it said nothing'}",
             place=str(self.log),
         )
 

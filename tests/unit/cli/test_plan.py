@@ -120,6 +120,7 @@ def test_a_promise_that_nothing_keeps_ends_with_1(model: str, tmp_path: Path) ->
         (["--gpu", "H100", *LOW[2:]], "--isl, --osl and --rate"),
         (["--gpu", "H100", "--trace", "trace.csv", *LOW], "not both"),
         (["--gpu", "H100", "--price", "H100", *LOW], "NAME=USD"),
+        (["--gpu", "H100", *LOW, "-o", "no/such/folder/app.yaml"], "there is no folder"),
     ],
 )
 def test_bad_input_ends_with_2_and_says_what(
@@ -131,3 +132,13 @@ def test_bad_input_ends_with_2_and_says_what(
     status, err = refused(model, capsys, *args)
     assert status == 2
     assert said in err
+
+
+def test_a_profile_that_could_not_be_written_is_not_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused for its folder, before the engine (nobody is there) is asked for minutes."""
+    with pytest.raises(SystemExit) as caught:
+        main(["profile", str(tmp_path / "no" / "profile.json"), "--url", "http://127.0.0.1:1"])
+    assert caught.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err

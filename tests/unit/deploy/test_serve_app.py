@@ -29,9 +29,33 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.SimpleNamespace]
 
     ray.init, ray.shutdown = init, shutdown
     monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray._raylet", _raylet(ray))
     before = signal.getsignal(signal.SIGTERM)
     yield ray
     signal.signal(signal.SIGTERM, before)
+
+
+def _raylet(ray: types.SimpleNamespace) -> types.SimpleNamespace:
+    """Its compiled part, which keeps a token; also where the real one is loaded already."""
+    ray.forgotten = 0
+
+    def reset_cache() -> None:
+        ray.forgotten += 1
+
+    loader = types.SimpleNamespace(reset_cache=reset_cache)
+    return types.SimpleNamespace(
+        AuthenticationTokenLoader=types.SimpleNamespace(instance=lambda: loader)
+    )
+
+
+def test_the_token_of_the_cluster_before_is_forgotten(fake_ray: types.SimpleNamespace) -> None:
+    """Ray keeps the first one that a process has used, and before `init` is the time for it."""
+    seen: list[int] = []
+    fake_ray.init = lambda **_: seen.append(fake_ray.forgotten)
+    for _ in range(2):
+        with connected("127.0.0.1:1", {}):
+            pass
+    assert seen == [1, 2]
 
 
 def test_sigterm_still_reaches_the_command(fake_ray: types.SimpleNamespace) -> None:

@@ -57,11 +57,6 @@ def gpu_types() -> list[str]:
     return sorted(name for name, figures in _table()["types"].items() if figures.get("gpus"))
 
 
-def known_types() -> list[str]:
-    """All types that the table has."""
-    return sorted(_table()["types"])
-
-
 def table_source() -> str:
     """Where the figures come from, with the date, for messages."""
     table = _table()

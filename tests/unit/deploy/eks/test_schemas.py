@@ -101,7 +101,7 @@ def test_helm_values_are_keys_of_the_operators_chart() -> None:
     """A key that the chart does not have would have no effect."""
     folder = published_schemas()
     if folder is None:
-        pytest.skip("the published schemas are not here")
+        pytest.skip("the published schemas are not here: BATON_SCHEMAS names their folder")
     text = (folder / "kuberay-operator-values.yaml").read_text(encoding="utf-8")
     known = yaml.safe_load(text)
     mine = document(files()["helm/kuberay-operator.values.yaml"])
@@ -122,7 +122,7 @@ def test_the_snapshot_says_what_the_published_schemas_say() -> None:
     """They are compared where both are at hand, so that the snapshot cannot grow old unseen."""
     folder = published_schemas()
     if folder is None:
-        pytest.skip("the published schemas are not here")
+        pytest.skip("the published schemas are not here: BATON_SCHEMAS names their folder")
     raw = json.loads((folder / "eksctl-clusterconfig.schema.json").read_text(encoding="utf-8"))
     published = jsonschema.Draft7Validator(raw)
     for name in ("eksctl/cluster.yaml", "eksctl/nodegroups.yaml"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.deploy.eks.live.cloud import Cloud, Killed
 from tests.unit.deploy.eks.live.session import down, up
 
@@ -33,10 +35,9 @@ def test_apply_killed_at_any_moment_ends_where_an_unbroken_run_does() -> None:
     up(whole)
     for moment in range(1, whole.touches + 1):
         cloud = Cloud(kill_at=moment)
-        try:
+        with pytest.raises(Killed):
             up(cloud)
-        except Killed:
-            up(cloud)
+        up(cloud)
         assert cloud.state() == whole.state(), moment
         assert made_once(cloud), (moment, cloud.made)
 
@@ -51,10 +52,9 @@ def test_delete_killed_at_any_moment_leaves_nothing() -> None:
     for moment in range(before + 1, whole.touches + 1):
         cloud = Cloud(kill_at=moment)
         up(cloud)
-        try:
+        with pytest.raises(Killed):
             down(cloud)
-        except Killed:
-            assert down(cloud) == [], moment
+        assert down(cloud) == [], moment
         assert cloud.state() == {}, moment
 
 
@@ -64,11 +64,10 @@ def test_delete_after_an_apply_that_was_killed_leaves_nothing() -> None:
     up(whole)
     for moment in range(1, whole.touches + 1, 3):
         cloud = Cloud(kill_at=moment)
-        try:
+        with pytest.raises(Killed):
             up(cloud)
-        except Killed:
-            down(cloud)
-            assert cloud.state() == {}, moment
+        down(cloud)
+        assert cloud.state() == {}, moment
 
 
 def test_delete_goes_in_reverse_and_is_idempotent() -> None:
