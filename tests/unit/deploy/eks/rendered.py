@@ -121,10 +121,6 @@ def schema_errors(value: Any) -> list[str]:
 
 
 def published_schemas() -> Path | None:
-    """The folder with the published schemas, where this checkout stands beside it."""
-    for parent in ROOT.parents:
-        folder = parent / "shared" / "schemas"
-        if folder.is_dir():
-            return folder
+    """The folder with the published schemas, as the snapshot's tool took them; BATON_SCHEMAS."""
     own = os.environ.get("BATON_SCHEMAS")
     return Path(own) if own else None
