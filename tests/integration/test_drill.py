@@ -100,7 +100,7 @@ def test_every_fault_really_happened(drill: dict[str, Any], name: str) -> None:
     """On simulated engines everything can be done, and nothing is skipped."""
     row = drill["rows"][name]
     assert "skipped" not in row
-    assert "problem" not in row, row
+    assert "problem" not in row, f"{row['problem']}; proof: {row['proof']}"
     assert row["proof"]
     assert row["requests"] > 0
     assert row["recovery_s"] is not None

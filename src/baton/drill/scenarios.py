@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +31,9 @@ _LATE_S = 10.0
 _REUSED_S = 1.0
 _PLAIN = 4
 _MOMENTS = 60
+_TRIES = 20
+_ON_THE_WAY_S = 0.3
+"""Answers that had left an engine before it was frozen have arrived so long after."""
 
 
 @dataclass(frozen=True)
@@ -124,23 +128,38 @@ async def _restart_prefill(stage: Stage) -> None:
 
 async def _hang(stage: Stage, role: Role) -> None:
     async with _busy_load(stage) as load, contextlib.AsyncExitStack() as stack:
-        victim, _ = await stage.busy_engine(role, load)
-        await stage.injector.freeze(victim)
+        victim = await _freeze_a_busy_one(stage, role, load)
         try:
-            stage.struck(f"{victim.url} was frozen")
             await stack.enter_async_context(_newcomers(stage))
-            asked = 0
-            for _ in range(50):
-                asked = max(asked, await stage.inflight(load, victim))
-                if asked:
-                    break
-                await asyncio.sleep(0.1)
-            stage.need(asked, "no request was on the frozen engine")
-            stage.result.proof.append(f"{asked} requests were on it, and it answered none")
             await asyncio.sleep(HANG_S - stage.since_fault_s())
         finally:
             await stage.injector.thaw(victim)
         await stage.watch(load, at_least=stage.streams // 2)
+
+
+async def _freeze_a_busy_one(stage: Stage, role: Role, load: Load) -> EngineLease:
+    """Freeze an engine that is left with requests on it; the caller thaws it.
+
+    What it had when it was chosen may be answered before the freeze: then another try is made.
+
+    Raises:
+        NothingProved: No try left a request on a frozen engine. None stays frozen.
+    """
+    for _ in range(_TRIES):
+        victim, _ = await stage.busy_engine(role, load)
+        frozen_at = time.monotonic()
+        await stage.injector.freeze(victim)
+        try:
+            await asyncio.sleep(_ON_THE_WAY_S)
+            if asked := await stage.inflight(load, victim):
+                stage.struck(f"{victim.url} was frozen", at=frozen_at)
+                stage.result.proof.append(f"{asked} requests were on it, and it answered none")
+                return victim
+        except BaseException:
+            await stage.injector.thaw(victim)
+            raise
+        await stage.injector.thaw(victim)
+    raise NothingProved(f"no {role} engine was frozen with a request on it in {_TRIES} tries")
 
 
 async def _hang_prefill(stage: Stage) -> None:
@@ -227,10 +246,8 @@ async def _lease_expiry(stage: Stage) -> None:
 
     before = await expired()
     async with _busy_load(stage) as load, contextlib.AsyncExitStack() as stack:
-        victim, _ = await stage.busy_engine("decode", load)
-        await stage.injector.freeze(victim)
+        victim = await _freeze_a_busy_one(stage, "decode", load)
         try:
-            stage.struck(f"{victim.url} was frozen")
             await stack.enter_async_context(_newcomers(stage))
             ended = 0.0
             while not ended and stage.since_fault_s() < stage.injector.kv_lease_s + _LATE_S:

@@ -157,9 +157,9 @@ class Stage:
         if not claim:
             raise NothingProved(otherwise)
 
-    def struck(self, proof: str) -> None:
-        """The (first) fault has just happened; `proof` says what was seen of it."""
-        self._fault_at = self._fault_at or time.monotonic()
+    def struck(self, proof: str, *, at: float | None = None) -> None:
+        """The (first) fault has just happened, or `at` (monotonic); `proof`: what was seen."""
+        self._fault_at = self._fault_at or at or time.monotonic()
         self.result.proof.append(proof)
 
     def note(self, name: str, value: float) -> None:

@@ -2,12 +2,15 @@
 
 Every handoff of a streamed request teaches its own pair (`ways.Lesson`). A pair is slow when a
 prompt's KV takes longer to hand over than the prompt takes to compute: then P/D is a loss however
-the backend is called. It is left alone while another pair is there, and alerted about once. After
-`RETRY_S` a single request tries it again; it is well when it is clearly faster than prefill.
+the backend is called, and the pair is alerted about once. It is well again when it is clearly
+faster than prefill.
 
 One link can turn slow alone: a cable, an instance without EFA, a pod whose libfabric found no
-device and took TCP. When all of them are slow there is nothing to route around, and that is the
-cost model's business (`cost`, mode `auto`).
+device and took TCP. So a pair that is slow **and takes several times as long as most others** is
+left alone; after `RETRY_S` a single request tries it again. What makes all pairs slow is no link:
+queues before decode, prompts that are cheap to compute, the fabric as a whole. Going around such
+pairs one by one would send everything to the last that is not called slow yet, so nothing is
+routed around then; that is the cost model's business (`cost`, mode `auto`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from baton.gateway.curve import Curve
@@ -29,7 +33,13 @@ SHORTEST = 256
 """Prompts under so many tokens say nothing of a link: their handoff is decode's first step."""
 WELL = 0.8
 """A slow pair is well again below this share of what prefill takes."""
+APART = 3.0
+"""A slow pair takes at least so many times what the median pair takes before it is left alone."""
 RETRY_S = 30.0
+LOOK_S = 1.0
+"""How often slow pairs are compared with the others."""
+_COMPARED_AT = 1024
+"""Tokens."""
 MOST = 1024
 """Pairs that are remembered; the one that was used longest ago goes first."""
 CURE = (
@@ -64,6 +74,8 @@ class Links:
         self._now = now
         self._links: OrderedDict[tuple[str, str], _Link] = OrderedDict()
         self._slow: set[tuple[str, str]] = set()
+        self._aside: frozenset[tuple[str, str]] = frozenset()
+        self._looked_at = -LOOK_S
 
     def handed_over(self, prefill: str, decode: str, tokens: float, seconds: float) -> None:
         """Decode's first byte came so many seconds after it was asked, with KV from prefill."""
@@ -90,16 +102,32 @@ class Links:
             if handoff_s < WELL * prefill_s:
                 link.slow = False
                 self._slow.discard(pair)
+                self._looked_at = -LOOK_S
                 log.info("a pair hands KV over fast again", extra=self._told(pair, link, prefill_s))
             return
         if handoff_s > prefill_s:
             link.slow = True
             link.retry_at = self._now() + RETRY_S
             self._slow.add(pair)
-            log.error(
-                "a pair hands KV over slower than prefill makes it: it is routed around",
-                extra={**self._told(pair, link, prefill_s), "cure": CURE},
-            )
+            self._looked_at = -LOOK_S
+            told = {**self._told(pair, link, prefill_s), "cure": CURE}
+            told["routed_around"] = pair in self._set_aside()
+            log.error("a pair hands KV over slower than prefill makes it", extra=told)
+
+    def _set_aside(self) -> frozenset[tuple[str, str]]:
+        """The slow pairs that are left alone."""
+        if not self._slow:
+            return frozenset()
+        if self._now() - self._looked_at >= LOOK_S:
+            self._looked_at = self._now()
+            takes = {
+                pair: link.curve.seconds(_COMPARED_AT)
+                for pair, link in self._links.items()
+                if link.curve.is_known
+            }
+            bound = APART * median_low(takes.values()) if takes else 0.0
+            self._aside = frozenset(pair for pair in self._slow if takes.get(pair, 0.0) > bound)
+        return self._aside
 
     @staticmethod
     def _told(pair: tuple[str, str], link: _Link, prefill_s: float) -> dict[str, Any]:
@@ -113,7 +141,7 @@ class Links:
 
     @property
     def any_slow(self) -> bool:
-        """Whether there is anything to route around."""
+        """Whether there may be anything to route around."""
         return bool(self._slow)
 
     # -- routing -----------------------------------------------------------------------------------
@@ -123,9 +151,9 @@ class Links:
 
         One whose time has come is left out of it for this request: somebody has to find out.
         """
-        if not self._slow or prefill is None:
+        if prefill is None or not (aside := self._set_aside()):
             return frozenset()
-        slow = {d for p, d in self._slow if p == prefill and d in decodes}
+        slow = {d for p, d in aside if p == prefill and d in decodes}
         if len(slow) == len(decodes):
             return frozenset()
         for decode in slow:
@@ -137,9 +165,9 @@ class Links:
 
     def slow_prefills(self, prefills: Collection[str], decodes: Collection[str]) -> frozenset[str]:
         """Prefill engines that have no fast decode engine among `decodes`; never all of them."""
-        if not self._slow or not decodes:
+        if not decodes or not (aside := self._set_aside()):
             return frozenset()
-        slow = {p for p in prefills if all((p, d) in self._slow for d in decodes)}
+        slow = {p for p in prefills if all((p, d) in aside for d in decodes)}
         due = {p for p in slow for d in decodes if self._now() >= self._links[p, d].retry_at}
         slow -= due
         for prefill in due:
@@ -154,6 +182,7 @@ class Links:
         for pair in [p for p in self._links if not (p[0] in replica_ids and p[1] in replica_ids)]:
             del self._links[pair]
             self._slow.discard(pair)
+        self._looked_at = -LOOK_S
 
     def pairs(self) -> Iterable[tuple[str, str, bool, float | None]]:
         """Prefill, decode, whether it is well, and tokens a second; None while not known."""
@@ -165,7 +194,14 @@ class Links:
 
     def as_list(self) -> list[dict[str, Any]]:
         """JSON-ready."""
+        aside = self._set_aside()
         return [
-            {"prefill": p, "decode": d, "ok": ok, "tokens_per_s": rate}
+            {
+                "prefill": p,
+                "decode": d,
+                "ok": ok,
+                "routed_around": (p, d) in aside,
+                "tokens_per_s": rate,
+            }
             for p, d, ok, rate in self.pairs()
         ]

@@ -52,6 +52,37 @@ def test_a_pair_slower_than_prefill_is_left_out(
     assert "baton verify" in alert.__dict__["cure"]
 
 
+def test_a_load_that_slows_every_pair_down_is_no_link_to_go_around(
+    links: Links, clock: Clock
+) -> None:
+    """However many of them are called slow by then: the last would get everything."""
+    for prefill in ("p0", "p1"):
+        for decode in ("d0", "d1"):
+            teach(links, clock, (prefill, decode), 0.9 if (prefill, decode) == ("p1", "d1") else 2.0)
+    assert sum(not ok for _, _, ok, _ in links.pairs()) == 3
+    assert links.slow_prefills(["p0", "p1"], ["d0", "d1"]) == frozenset()
+    assert links.slow_decodes("p1", ["d0", "d1"]) == frozenset()
+    assert not any(one["routed_around"] for one in links.as_list())
+
+
+def test_most_pairs_are_never_left_out_for_a_few(links: Links, clock: Clock) -> None:
+    """Three prefill engines on a slow network and one on a fast one: all are asked."""
+    for prefill, share in (("p0", 9.0), ("p1", 9.0), ("p2", 9.0), ("p3", 0.2)):
+        teach(links, clock, (prefill, "d0"), share)
+    assert links.slow_prefills(["p0", "p1", "p2", "p3"], ["d0"]) == frozenset()
+
+
+def test_a_pair_is_left_out_once_the_others_are_known_to_be_faster(
+    links: Links, clock: Clock
+) -> None:
+    """And not before: alone it may be the load."""
+    teach(links, clock, ("p0", "d0"), 4.0)
+    assert links.slow_decodes("p0", ["d0", "d1"]) == frozenset()
+    teach(links, clock, ("p0", "d1"), 0.4)
+    assert links.slow_decodes("p0", ["d0", "d1"]) == {"d0"}
+    assert [one["routed_around"] for one in links.as_list()] == [True, False]
+
+
 def test_the_last_pair_is_never_left_out(links: Links, clock: Clock) -> None:
     """A slow answer is better than none."""
     teach(links, clock, ("p0", "d0"), 3.0)
@@ -115,6 +146,8 @@ async def test_a_gateway_goes_around_a_slow_pair() -> None:
         s.app.links._slow.add((prefill.replica_id, slow.replica_id))
         link = s.app.links._links[prefill.replica_id, slow.replica_id] = _Link(slow=True)
         link.retry_at = float("inf")
+        s.app.links._aside = frozenset({(prefill.replica_id, slow.replica_id)})
+        s.app.links._looked_at = float("inf")  # nothing is known of the other pair
         for engine in s.decode:
             engine.seen.clear()
         for _ in range(6):
