@@ -58,7 +58,8 @@ def test_a_load_that_slows_every_pair_down_is_no_link_to_go_around(
     """However many of them are called slow by then: the last would get everything."""
     for prefill in ("p0", "p1"):
         for decode in ("d0", "d1"):
-            teach(links, clock, (prefill, decode), 0.9 if (prefill, decode) == ("p1", "d1") else 2.0)
+            last = (prefill, decode) == ("p1", "d1")
+            teach(links, clock, (prefill, decode), 0.9 if last else 2.0)
     assert sum(not ok for _, _, ok, _ in links.pairs()) == 3
     assert links.slow_prefills(["p0", "p1"], ["d0", "d1"]) == frozenset()
     assert links.slow_decodes("p1", ["d0", "d1"]) == frozenset()
