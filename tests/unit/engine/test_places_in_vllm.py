@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.engine import failed_loads, identity, lease_deadline
+from baton.engine import failed_loads, identity, lease_deadline, one_process
 
 PLACES = [
     (
@@ -50,6 +50,7 @@ PLACES = [
     ),
     (failed_loads.WORKER, "NixlBaseConnectorWorker", "_pop_done_transfers", ("transfers",)),
     (failed_loads.WORKER, "NixlBaseConnectorWorker", "_send_heartbeats", ("metadata",)),
+    (one_process._MODULE, "Executor", "get_class", ()),
     (identity.ARGUMENTS, "EngineArgs", "create_engine_config", ("usage_context", "headless")),
 ]
 
