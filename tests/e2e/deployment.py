@@ -22,7 +22,6 @@ from baton.deploy.processes import free_port, members
 
 MODEL_ID = "tiny"
 CPU_ENV = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
@@ -50,6 +49,7 @@ def app(
             "engine_kwargs": {
                 "max_model_len": 2048,
                 "enforce_eager": True,
+                "kv_cache_memory_bytes": 256 * 2**20,
                 "tensor_parallel_size": tp,
                 "kv_transfer_config": {
                     "kv_connector": "NixlConnector",

@@ -1,6 +1,6 @@
 """How long the parts of an engine's start take, noted where they happen.
 
-Three processes come up one after the other: the replica, vLLM's EngineCore, and its worker. Each
+Two or three processes come up one after the other: the replica, vLLM's EngineCore, its worker. Each
 notes moments on the wall clock, which they share; the worker hands its notes over with its evidence
 and the replica turns them into phases, which its lease carries to `baton up --timings`.
 
@@ -44,7 +44,8 @@ PHASES = (
     "KV cache and NIXL",
     "HTTP app",
 )
-"""In the order of time. EngineCore and worker are processes of their own."""
+"""In the order of time. EngineCore is a process of its own, and so are several workers; where there
+is one within EngineCore, its imports are EngineCore's."""
 
 
 class WorkerClock(logging.Handler):
@@ -88,10 +89,11 @@ def clock_worker() -> bool:
 def worker_notes() -> dict[str, float]:
     """What this worker has noted, with when it and its EngineCore were started."""
     own = psutil.Process()
-    # With one worker on a GPU it is no process of its own (0.29, UniProcExecutor): this is
-    # EngineCore, and its parent the replica.
-    apart = multiprocessing.current_process().name.startswith(_WORKER)
-    core = psutil.Process(own.ppid()) if apart else own
+    # An engine's only worker is no process of its own (0.29, UniProcExecutor; on CPUs
+    # `one_process`): this is EngineCore, and its parent the replica.
+    if not multiprocessing.current_process().name.startswith(_WORKER):
+        return CLOCK.notes | {"core_at": own.create_time()}
+    core = psutil.Process(own.ppid())
     return CLOCK.notes | {"worker_at": own.create_time(), "core_at": core.create_time()}
 
 
@@ -131,7 +133,7 @@ def engine_start(
         began_at,
         marks["constructed_at"],
         last.get("core_at"),
-        last.get("worker_at"),
+        last.get("worker_at", last.get("loads_at")),
         last.get("loads_at"),
         last.get("loaded_at"),
         marks["engine_at"],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_UTILIZATION = 0.92
 """vLLM 0.29 `CacheConfig.gpu_memory_utilization`."""
 ENGINE_OVERHEAD_BYTES = int(1.3 * GIB)
-"""Python, PyTorch and vLLM in the three processes of a CPU engine: an estimate, not measured."""
+"""Python, PyTorch and vLLM in the processes of a CPU engine: an estimate, not measured."""
 
 # Memory of the accelerators that Ray names, in GiB as the driver reports it (rounded down).
 _GPU_GIB = {
@@ -115,11 +115,11 @@ def gpu_bytes(role: RoleView, machine: Machine | None) -> int | None:
 
 def cpu_kv_bytes(role: RoleView) -> int | None:
     """KV space of a CPU engine, None when vLLM decides from the machine's memory."""
+    # vLLM 0.29 `platforms/cpu.py`: the variable wins.
+    if space := str(role.env_vars.get("VLLM_CPU_KVCACHE_SPACE", "")):
+        return int(space) * GIB if space.isdigit() and int(space) > 0 else None
     kv = role.engine.get("kv_cache_memory_bytes")
-    if isinstance(kv, int) and not isinstance(kv, bool):
-        return kv
-    space = str(role.env_vars.get("VLLM_CPU_KVCACHE_SPACE", ""))
-    return int(space) * GIB if space.isdigit() and int(space) > 0 else None
+    return kv if isinstance(kv, int) and not isinstance(kv, bool) else None
 
 
 def _asked_concurrency(role: RoleView, app: AppView) -> int:

@@ -42,11 +42,12 @@ def test_a_moment_out_of_order_counts_nothing_twice() -> None:
 
 
 def test_a_worker_inside_enginecore_is_timed_as_enginecore(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's default with one GPU: the parent is the replica, whose start is another phase."""
+    """As with one GPU: the parent is the replica, whose start is another phase."""
     own = psutil.Process()
     monkeypatch.setattr(multiprocessing.current_process(), "_name", "EngineCore_DP0")
     notes = startup.worker_notes()
-    assert notes["core_at"] == notes["worker_at"] == own.create_time()
+    assert notes["core_at"] == own.create_time()
+    assert "worker_at" not in notes
     monkeypatch.setattr(multiprocessing.current_process(), "_name", "VllmWorker-0")
     notes = startup.worker_notes()
     assert notes["core_at"] == psutil.Process(own.ppid()).create_time()
@@ -89,6 +90,12 @@ def test_an_engine_says_how_much_of_its_weights_came_from_disk(tmp_path: Path) -
     assert (start.weights_bytes, start.weights_from_disk_bytes, start.weights_s) == (1000, 500, 1.5)
     assert start.phases_s["model and weights"] == pytest.approx(2.0)
     assert sum(start.phases_s.values()) == pytest.approx(9.0)
+    assert start.phases_s["EngineCore's imports"] == pytest.approx(1.0)
+    del notes["worker_at"]  # it runs in EngineCore
+    phases = engine_start(marks, [notes], model=str(tmp_path)).phases_s
+    assert phases["EngineCore's imports"] == pytest.approx(2.0)
+    assert phases["worker's imports"] == 0.0
+    assert sum(phases.values()) == pytest.approx(9.0)
 
 
 def test_workers_that_note_nothing_leave_the_rest(tmp_path: Path) -> None:

@@ -192,6 +192,18 @@ def test_a_cpu_budget_is_the_kv_space() -> None:
     assert found.device == "CPU"
 
 
+def test_of_two_cpu_kv_sizes_the_variable_wins() -> None:
+    """As in vLLM; without it the bytes count."""
+    with_bytes = budget(
+        LAPTOP_FILE, facts(LLAMA), LAPTOP, max_num_seqs=1, kv_cache_memory_bytes=64 * 2**20
+    )
+    assert with_bytes.kv_room_bytes == budget(LAPTOP_FILE, facts(LLAMA), LAPTOP).kv_room_bytes
+    text = LAPTOP_FILE.replace("VLLM_CPU_KVCACHE_SPACE", "NOTHING")
+    assert text != LAPTOP_FILE
+    alone = budget(text, facts(LLAMA), LAPTOP, kv_cache_memory_bytes=64 * 2**20)
+    assert alone.kv_room_bytes == 64 * 2**20
+
+
 def test_what_is_unknown_is_said_to_be_unknown() -> None:
     """No GPU here and none named in the file."""
     found = budget(BASE, facts(LLAMA), LAPTOP)

@@ -65,7 +65,7 @@ def gpus(app: AppView) -> Iterator[Finding]:
 
 @rule("BTN-181", "error", "more memory than this machine has")
 def memory(app: AppView) -> Iterator[Finding]:
-    """Every CPU engine holds the weights once, its KV cache, and 1.3 GiB for its three processes.
+    """Every CPU engine holds the weights once, its KV cache, and 1.3 GiB for its processes.
 
     Past the machine's memory the kernel kills one of them.
 
