@@ -7,6 +7,7 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ def write(figures: dict[str, Any], path: Path | None) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def spread(values: Iterable[float], digits: int = 3) -> dict[str, float]:
+    """The median, and what it lies between. Raises ValueError for no values."""
+    found = list(values)
+    return {
+        "median": round(median(found), digits),
+        "lowest": round(min(found), digits),
+        "highest": round(max(found), digits),
+    }
 
 
 def versions(packages: Iterable[str], router: str | None) -> dict[str, str]:
