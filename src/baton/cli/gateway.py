@@ -211,7 +211,7 @@ def _serve(
 
     import uvicorn
 
-    from baton.gateway.lifespan import collect_rarely
+    from baton.heap import collect_rarely
 
     config = uvicorn.Config(
         app,

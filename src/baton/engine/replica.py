@@ -27,6 +27,7 @@ from baton.engine.ports import bind_first_free, hold_port
 from baton.engine.proof import Proof
 from baton.engine.startup import engine_start
 from baton.engine.ucx_notes import note_ucx_choices
+from baton.heap import collect_rarely
 from baton.observe.logs import configure
 from baton.spec.lease import EngineLease
 from baton.spec.schema import BatonBlock
@@ -112,6 +113,7 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
             slots=vllm_config.scheduler_config.max_num_seqs,
         )
         lease = await self._full_lease(llm_config, vllm_config, listener)
+        collect_rarely()
         await self._life.be_ready(lease)
         log.info(
             "engine is ready",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +11,6 @@ if TYPE_CHECKING:
     from baton.gateway.caller import Receive, Send
 
 log = logging.getLogger("baton.gateway")
-
-
-YOUNG_OBJECTS = 10_000
-
-
-def collect_rarely() -> None:
-    """For a process that serves from now on: what is loaded stays, what a request makes goes.
-
-    A full collection of all that was imported takes milliseconds in which no token moves, and
-    requests leave next to no cycles behind (docs/decisions/0016).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 async def lifespan(

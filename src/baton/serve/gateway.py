@@ -14,7 +14,7 @@ from ray import serve
 from baton.gateway.app import build_gateway_app
 from baton.gateway.caller_wire import SEND
 from baton.gateway.directory import LeaseDirectory
-from baton.gateway.lifespan import collect_rarely
+from baton.heap import collect_rarely
 from baton.observe.logs import configure
 from baton.serve.registry import directory_actor
 from baton.spec.lease import DirectorySnapshot
