@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from baton.gateway.curve import Curve
+from baton.gateway.curve import SLOT_S, Curve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -54,6 +54,7 @@ class _Link:
     tokens: float = 0.0
     slow: bool = False
     retry_at: float = 0.0
+    judged_at: float = float("-inf")
 
 
 class Links:
@@ -89,9 +90,13 @@ class Links:
                 gone, _ = self._links.popitem(last=False)
                 self._slow.discard(gone)
         self._links.move_to_end(pair)
-        link.curve.add(self._now(), tokens, seconds)
+        now = self._now()
+        link.curve.add(now, tokens, seconds)
         link.tokens = tokens
-        self._judge(pair, link)
+        # The curve averages over as long, so that a look at each of a thousand would see no more.
+        if now - link.judged_at >= SLOT_S:
+            link.judged_at = now
+            self._judge(pair, link)
 
     def _judge(self, pair: tuple[str, str], link: _Link) -> None:
         prefill_s = self._prefill_s(link.tokens)

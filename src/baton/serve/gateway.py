@@ -77,6 +77,7 @@ class GatewayReplica:
     async def __serve_build_asgi_app__(self) -> Any:  # Ray Serve's own name
         """The gateway's ASGI app; Serve mounts it under the application's route_prefix."""
         collect_rarely()
+        logging.getLogger("ray.serve").addFilter(not_serves_access_line)
         app = build_gateway_app(
             self._settings,
             LeaseDirectory(
@@ -90,6 +91,16 @@ class GatewayReplica:
 
     async def _fetch(self) -> DirectorySnapshot:
         return DirectorySnapshot.model_validate(await self._actor.snapshot.remote())
+
+
+def not_serves_access_line(record: logging.LogRecord) -> bool:
+    """Whether a record is other than Serve's line for each request.
+
+    The gateway writes one of its own, with all of it and more. Serve's `enable_access_log: false`
+    would be a setting of the whole logging config, and put the user's own aside (ray 2.60,
+    serve/_private/logging_utils.py, `log_access_log_filter`).
+    """
+    return not getattr(record, "serve_access_log", False)
 
 
 class _WithoutRequestId:
