@@ -22,6 +22,7 @@ import tempfile
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +38,7 @@ PORT = 18810
 THROTTLE = "20mbit"
 """2.5 MB/s, where the tiny model's prefill makes some tens of MB of KV a second."""
 CALM_S, THROTTLED_S, AGAIN_S = 40.0, 40.0, 60.0
+LOOK_S = 5.0
 LONG = 400
 """Tokens."""
 RUN = 8
@@ -129,22 +131,34 @@ def throttled(on: Node, link: Node, url: str) -> dict[str, Any]:
     load = subprocess.Popen(
         on.inside(sys.executable, __file__, "--load", url, "--seconds", str(seconds))
     )
+    rows: dict[str, dict[str, Any]] = {}
+
+    def watch(seconds: float) -> None:
+        # The gateway remembers a thousand: they are fetched before they are gone.
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(max(0.0, min(LOOK_S, until - time.monotonic())))
+            found = json.loads(fetch(on, f"{url}/baton/requests"))["requests"]
+            rows.update({row["request_id"]: row for row in found})
+
     began = time.time()
-    time.sleep(CALM_S)
+    watch(CALM_S)
     link.throttle(THROTTLE)
     slow_at = time.time()
-    time.sleep(THROTTLED_S)
+    watch(THROTTLED_S)
     link.release()
     well_at = time.time()
-    if load.wait(AGAIN_S + 200.0):
+    watch(AGAIN_S)
+    if load.wait(200.0):
         raise RuntimeError("the load failed")
-    rows = json.loads(fetch(on, f"{url}/baton/requests"))["requests"]
+    watch(LOOK_S)
     # Those with long prompts; the others are handed over, or not, for their own reasons.
-    seen = sorted(
-        (row["received_at"], row["route"], row["reason"], row["ttft_s"])
-        for row in rows
-        if row["received_at"] >= began and (row["prompt_tokens"] or 0) > LONG
-    )
+    long = [row for row in rows.values() if (row["way"] or {}).get("prompt_tokens", 0) > LONG]
+    seen = [
+        (row["received_at"], row["route"], row["way"]["reason"], row["ttft_s"], row["way"])
+        for row in sorted(long, key=itemgetter("received_at"))
+        if row["received_at"] >= began
+    ]
     parts = {
         "calm": [one for one in seen if began + CALM_S / 2 <= one[0] < slow_at],
         "throttled": [one for one in seen if slow_at <= one[0] < well_at],
@@ -170,7 +184,7 @@ def turned(part: list[tuple[Any, ...]], since: float, *, pd: bool) -> float | No
 def summary(part: list[tuple[Any, ...]]) -> dict[str, Any]:
     """What became of the requests of a part."""
     reasons: dict[str, int] = {}
-    for _, route, reason, _ in part:
+    for _, route, reason, *_ in part:
         reasons[f"{route}: {reason}"] = reasons.get(f"{route}: {reason}", 0) + 1
     ttfts = [one[3] for one in part if one[3] is not None]
     return {
@@ -178,6 +192,7 @@ def summary(part: list[tuple[Any, ...]]) -> dict[str, Any]:
         "share_pd": round(sum(one[1] == "pd" for one in part) / max(1, len(part)), 3),
         "ttft_s_p50": round(median(ttfts), 4) if ttfts else None,
         "reasons": reasons,
+        "last_choice": part[-1][4] if part else None,
     }
 
 
@@ -308,7 +323,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             figures[part] = auto(folder) if part == "auto" else prefix(folder, given.rounds)
-    write(figures, given.json)
+        write(figures, given.json)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import time
 
 import psutil
 
 MARKER = "BATON_DEPLOYMENT"
+_UNCLAIMED = (21_000, 32_000)
+"""Below Linux' own range, above those of Ray's workers, of engines and of their side channels."""
+_TRIES = 64
 
 
 def members(marker: str, folder: str = "") -> list[psutil.Process]:
@@ -98,7 +102,16 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that is free now."""
+    """A TCP port that is free now, and that Linux gives nobody by itself.
+
+    Whoever takes it does so some time later. Of the ports that the kernel hands out to outgoing
+    connections (`net.ipv4.ip_local_port_range`) one may be gone by then, on a busy host often.
+    """
+    for _ in range(_TRIES):
+        port = random.randrange(*_UNCLAIMED)  # noqa: S311 - spreads, guards nothing
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((host, port))
+            return port
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -8,12 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from baton.deploy.processes import MARKER, end_all, free_port, members, port_owner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Ignores SIGTERM and has a child in a session of its own, as engines do.
 STUBBORN = (
@@ -111,3 +108,9 @@ def test_the_owner_of_a_port_is_named_with_its_pid() -> None:
 def test_a_free_port_has_no_owner() -> None:
     """And `free_port` finds one."""
     assert port_owner("127.0.0.1", free_port()) is None
+
+
+def test_a_free_port_is_none_that_outgoing_connections_get() -> None:
+    """They would take it before whoever asked for it."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(port < first for port in [free_port() for _ in range(50)])
