@@ -48,7 +48,7 @@ BLOCK = BatonBlock(
     slo=Slo(ttft_s=0.5, tpot_s=0.05),
 )
 LATENCY = LatencyProfile(
-    prefill_tokens_per_s=12_000, tpot_s=0.012, handoff_fixed_s=0.004, handoff_bytes_per_s=6e9
+    prefill_tokens_per_s=9_000, tpot_s=0.012, handoff_fixed_s=0.003, handoff_bytes_per_s=25e9
 )
 ENGINES = Engines(lease_s=2.5)
 SECRET = "the-stage-alone"  # noqa: S105
@@ -89,7 +89,8 @@ class _Replica:
             secret=SECRET + "-own",
             model_id=model,
             latency=LATENCY,
-            answer_tokens=90,
+            answer_tokens=120,
+            kv_blocks=1024,
         )
         lease = EngineLease(
             replica_id=name, role=role, url="", engine_id="", model_id=model,  # type: ignore[arg-type]
@@ -242,7 +243,7 @@ class Stage:
 
     async def _shut(self) -> None:
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = self._server.force_exit = True
+            self._server.should_exit = True
             await self._serving
             self._server = None
 
@@ -279,12 +280,12 @@ class Stage:
                 await asyncio.sleep(chance.expovariate(self._rate))
 
     async def _one(self, client: httpx.AsyncClient, chance: random.Random) -> None:
-        words = chance.choice((60, 120, 240, 400))
+        words = chance.choice((80, 160, 320, 640))
         text = f"{chance.random()} " + " ".join(chance.choices(WORDS, k=words))
         body: dict[str, Any] = {
             "model": self._model,
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": chance.choice((16, 48, 96, 160)),
+            "max_tokens": chance.choice((32, 96, 192, 256)),
             "stream": chance.random() < 0.9,  # noqa: PLR2004
         }
         if chance.random() < 0.06:  # noqa: PLR2004

@@ -1,17 +1,9 @@
 // Speaks to the gateway that served this page, and to nobody else. The caller's key is kept for
 // this tab only and goes into a header: an address ends up in logs and histories.
 
+import { baseOf, chatPath } from "./paths.js";
+
 const KEY = "baton-key";
-
-/** Where the gateway is mounted, from the page's own address: `/` or `/some/prefix/`. */
-export function baseOf(pathname) {
-  return pathname.replace(/console\/?$/, "");
-}
-
-/** The chat route: under a prefix that ends in `/v1` that stands for the route's own. */
-export function chatPath(base) {
-  return base.endsWith("/v1/") ? `${base}chat/completions` : `${base}v1/chat/completions`;
-}
 
 const BASE = baseOf(location.pathname);
 

@@ -118,7 +118,7 @@ function notices() {
     const since = answeredAt === null ? "" : ` What is shown is from ${clock(answeredAt)}.`;
     add("lost", "bad", `The gateway does not answer. This page goes on trying.${since}`);
   }
-  if (connection === "off") add("off", "bad", "This gateway serves no console. Switch it on with `console: {enabled: true}` in the baton block, or `baton gateway --console`.");
+  if (connection === "off") add("off", "bad", "This gateway serves no console. Switch it on with console: {enabled: true} in the baton block, or with baton gateway --console.");
   const last = store.last;
   if (last === null || connection === "locked") return said;
   const { age_s: age } = last.directory;
@@ -129,9 +129,9 @@ function notices() {
   if (last.gateway.mode === "never") add("never", "info", "Disaggregation is switched off (mode never): each request is done by decode alone.");
   else if (prefill.length === 0 && decode.length > 0) add("prefill", "warn", "No prefill engine is ready: decode reads the prompts as well, and answers begin later.");
   const slow = store.pairs().filter((pair) => pair.ok === false).length;
-  if (slow) add("slow", "bad", `${many(slow, "pair")} hand KV over slower than prefill makes it. \`baton verify\` says why.`);
+  if (slow) add("slow", "bad", `${many(slow, "pair")} handed KV over slower than prefill makes it. Run baton verify: it says why.`);
   const refused = store.pairs().filter((pair) => pair.verdict?.outcome === "FAIL").length;
-  if (refused) add("failed", "bad", `\`baton verify\` failed ${many(refused, "pair")}.`);
+  if (refused) add("failed", "bad", `baton verify failed ${many(refused, "pair")}: see the table of pairs.`);
   if (evidence.failed) add("evidence", "warn", `The engines could not be asked what their transfers run on: ${evidence.failed}`);
   return said;
 }

@@ -58,7 +58,7 @@ export function startNumbers(section) {
     const pd = routed.filter((r) => r.route === "pd").length;
     ways(
       routed.length ? `${share(pd / routed.length)} P/D` : "none",
-      routed.length ? `${many(routed.length - pd, "request")} otherwise; mode ${last.gateway.mode}` : `mode ${last.gateway.mode}`,
+      routed.length ? `${count(routed.length - pd)} otherwise; mode ${last.gateway.mode}` : `mode ${last.gateway.mode}`,
     );
 
     const five = store.recent(300);

@@ -1,7 +1,7 @@
 // The table of pairs: asked for and observed backend, what the bytes run on, speed, judgements.
 
 import { attr, h, keyed, say, show } from "./dom.js";
-import { UNKNOWN, clock, gigabytes, many, seconds } from "./format.js";
+import { UNKNOWN, clock, count, gigabytes, many, seconds } from "./format.js";
 
 const SHORT = 12;
 
@@ -38,7 +38,7 @@ function backends(engine, told, verdict) {
 function judged(ok) {
   if (ok === null) return { word: "not measured yet", kind: "none", sign: "·" };
   return ok ? { word: "faster than prefill", kind: "good", sign: "✓" }
-    : { word: "slower than prefill: routed around", kind: "bad", sign: "✕" };
+    : { word: "slower than prefill, routed around", kind: "bad", sign: "✕" };
 }
 
 const OUTCOMES = {
@@ -53,23 +53,25 @@ function mark(badge, { word, kind, sign }) {
 }
 
 function pairRow() {
-  const [who, backend, fabric, speed, time] = ["th", "td", "td", "td", "td"].map((tag) => h(tag));
+  const [who, runs, speed, time] = ["th", "td", "td", "td"].map((tag) => h(tag));
+  const [fabric, backend] = [h("span"), h("span", { class: "why" })];
+  runs.append(fabric, backend);
   attr(who, "scope", "row");
   speed.className = time.className = "number";
   const live = h("span", { class: "badge" });
   const proof = h("span", { class: "badge" });
   const why = h("span", { class: "why" });
-  const node = h("tr", {}, who, backend, fabric, speed, time, h("td", {}, live), h("td", {}, proof, why));
+  const node = h("tr", {}, who, runs, speed, time, h("td", {}, live), h("td", {}, proof, why));
   return {
     node,
     update({ pair, decode, told }) {
       say(who, `${pair.prefill} → ${pair.decode}`);
-      say(backend, backends(decode, told, pair.verdict));
+      say(backend, `backend: ${backends(decode, told, pair.verdict)}`);
       const seen = observedFabric(told);
       const name = pair.verdict?.observed_fabric;
       say(fabric, name ? (seen ? `${name} (${seen})` : name) : seen || (told?.facts?.simulated ? "simulated" : UNKNOWN));
       say(speed, pair.gbPerS === null ? UNKNOWN : `≥ ${gigabytes(pair.gbPerS)}`);
-      say(time, pair.handoffS === null ? "none streamed" : `${seconds(pair.handoffS)} (${many(pair.handoffs, "request")})`);
+      say(time, pair.handoffS === null ? "none streamed" : `${seconds(pair.handoffS)} of ${count(pair.handoffs)}`);
       mark(live, judged(pair.ok));
       if (pair.verdict) {
         mark(proof, OUTCOMES[pair.verdict.outcome]);
@@ -88,7 +90,7 @@ export function startPairs(box, askEvidence) {
   const all = h("button", { type: "button", class: "quiet" });
   const ask = h("button", { type: "button", class: "quiet", text: "Ask the engines again", on: { click: askEvidence } });
   const empty = h("p", { class: "note", text: "No pair has handed KV over yet." });
-  const heads = ["Prefill → decode", "Backend", "Runs on", "Speed", "Handoff, median in 5 min", "While serving", "baton verify"];
+  const heads = ["Prefill → decode", "Runs on", "Speed", "Handoff, median of requests", "While serving", "baton verify"];
   const table = h("table", {},
     h("caption", { class: "unseen", text: "Pairs of engines, those in trouble first" }),
     h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), body);
@@ -115,7 +117,7 @@ export function startPairs(box, askEvidence) {
     render();
   });
   box.append(h("div", { class: "row" }, h("h3", { text: "Pairs" }), ask), empty, scroll, all,
-    h("p", { class: "note", text: "Speed is KV bytes by the whole time of handoffs, decode's first step included: the transfer is this fast at least." }));
+    h("p", { class: "note", text: "Speed is KV bytes by the whole time of handoffs, decode's first step included: the transfer is this fast at least. Medians are of the last 5 minutes." }));
   return (store, pairs) => {
     latest = [store, pairs];
     render();

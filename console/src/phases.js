@@ -129,7 +129,7 @@ function alone(plot, series, isShown) {
 }
 
 export function startPhases(section) {
-  const hidden = new Set();
+  const hidden = new Set(["route", "first_token"]); // microseconds, as a rule
   let [span, p, latest] = [SPANS[1], 95, null];
   const redraw = () => latest && render(latest);
   const box = h("div", { class: "plot", "aria-hidden": "true" });

@@ -4,7 +4,7 @@
 import { attr, h, keyed, newId, say, show } from "./dom.js";
 import { UNKNOWN, clock, count, many, seconds } from "./format.js";
 import { barSample, drawBar, inWords } from "./samples.js";
-import { ALWAYS, BY_ID, STAGES, wayName } from "./stages.js";
+import { BY_ID, STAGES, wayName } from "./stages.js";
 import { isTrouble } from "./stats.js";
 
 const MOST = 40;
@@ -115,9 +115,9 @@ export function startWaterfall(section) {
         h("th", { scope: "col", class: at > 1 && at < 5 ? "number" : "", text }))))));
   table.keyedBehind = table.tHead;
   const scroll = h("div", { class: "scroll wide", tabIndex: 0, role: "region", "aria-labelledby": "requests-title" }, table);
-  const key = h("ul", { class: "key", "aria-label": "Letters of the bars" },
-    ...STAGES.filter(({ id }) => ALWAYS.includes(id) || id === "local_prefill" || id === "first_token").map((stage) => h("li", {}, barSample(stage), stage.name)),
-    h("li", {}, h("span", { class: "first still", "aria-hidden": "true" }), "first byte to the caller"));
+  const letters = h("ul", { class: "letters", "aria-label": "Letters of the bars" });
+  const key = h("div", { class: "key" }, letters,
+    h("span", {}, h("span", { class: "first still", "aria-hidden": "true" }), "first byte to the caller"));
   section.append(
     h("div", { class: "row" }, h("h2", { id: "requests-title", text: "Recent requests" }),
       pick("Show", [["all", "all"], ["trouble", "those that left their way"], ["alone", "those without P/D"]], (value) => { filter = value; held = null; }),
@@ -135,6 +135,8 @@ export function startWaterfall(section) {
     const scale = Number((longest * 1.02 || 1).toPrecision(2));
     show(scroll, shown.length > 0);
     show(key, shown.length > 0);
+    const had = STAGES.filter(({ id }) => id !== "route" && shown.some((r) => `${id}_s` in r.stages));
+    keyed(letters, had, ({ id }) => id, (stage) => ({ node: h("li", {}, barSample(stage), stage.name), update: () => {} }));
     show(empty, shown.length === 0);
     say(empty, store.requests.length === 0
       ? "No request has ended since this page was opened or the gateway started. The chat box sends one."

@@ -124,6 +124,9 @@ def command(  # noqa: PLR0917  (click passes by name)
     def ready() -> None:
         port = listener.getsockname()[1]
         click.echo(f"gateway listens on {scheme}://{name}:{port}", err=True)
+        if settings.console.enabled:
+            prefix = route_prefix.rstrip("/")
+            click.echo(f"its console is at {scheme}://{name}:{port}{prefix}/console", err=True)
 
     try:
         if workers == 1:

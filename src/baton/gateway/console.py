@@ -44,6 +44,8 @@ CONSOLE_ROUTES = PAGE_ROUTES | {DATA, TOLD}
 
 MOST_REQUESTS = 100
 """Timelines in one answer: a busy gateway must not stand still for a page that looks on."""
+MOST_AT_FIRST = 400
+"""The same for a page that was just opened."""
 MOST_TOLD_BYTES = 1024 * 1024
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -123,9 +125,9 @@ class Console:
         engines = engines_list(app)
         sizes = {engine["replica_id"]: engine["kv_bytes_per_token"] for engine in engines}
         ring = app.timelines
-        last = seen.get(self._id, 0)
-        ended = ring.after(last, MOST_REQUESTS)
-        new = ring.added if last > ring.added else ring.added - last
+        last = seen.get(self._id)
+        ended = ring.after(last or 0, MOST_AT_FIRST if last is None else MOST_REQUESTS)
+        left_out = 0 if last is None else max(0, ring.added - last - len(ended))
         return {
             "gateway": {
                 "id": self._id,
@@ -152,7 +154,7 @@ class Console:
                 "max_inflight": settings.admission.max_inflight,
                 "max_queue": settings.admission.max_queue,
             },
-            "requests": {"added": ring.added, "left_out": new - len(ended), "ended": ended},
+            "requests": {"added": ring.added, "left_out": left_out, "ended": ended},
         }
 
 
