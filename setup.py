@@ -1,7 +1,7 @@
 """Sees to it that a wheel has the console inside; everything else is in pyproject.toml.
 
 The console's bundle is made by npm from `console/` and is not committed. A wheel without it would
-look whole and serve an error at `/console`, so one is not built by accident: the bundle is made when
+look whole and serve an error at `/console`, so none is built by accident: the bundle is made when
 it is missing, and where that cannot be done the build stops and says so. BATON_WITHOUT_CONSOLE=1
 builds one without. An editable install needs no Node.js: `make console` can follow at any time.
 """

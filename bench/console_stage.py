@@ -1,7 +1,9 @@
 """Simulated engines, a gateway with the console, and real requests under way: something to look at.
 
-    python bench/console_stage.py                       runs until Ctrl-C and says where the console is
-    python bench/console_stage.py --pictures docs/console    takes the pictures of the guide and ends
+    make console && PYTHONPATH=src .venv/bin/python bench/console_stage.py
+
+runs until Ctrl-C and says where the console is; `--pictures docs/console` takes the pictures of the
+guide and ends.
 
 Nothing is painted: engines without a model speak vLLM's protocol with times of their own, every
 replica keeps its lease as under Ray (`baton.engine.life`), and a client sends requests over HTTP,
@@ -36,7 +38,7 @@ from baton.spec.lease import DirectorySnapshot, EngineLease, TransferEvidence
 from baton.spec.schema import BatonBlock, Console, Disaggregate, Engines, Slo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from baton.gateway.app import GatewayApp
 
@@ -51,8 +53,8 @@ LATENCY = LatencyProfile(
     prefill_tokens_per_s=9_000, tpot_s=0.012, handoff_fixed_s=0.003, handoff_bytes_per_s=25e9
 )
 ENGINES = Engines(lease_s=2.5)
-SECRET = "the-stage-alone"  # noqa: S105
-WORDS = "the prompt of a request that nobody reads and that has some length ".split()
+SECRET = "the-stage-alone"
+WORDS = ("the", "prompt", "of", "a", "request", "that", "nobody", "reads", "and", "has", "length")
 
 
 class _Leases:
@@ -215,8 +217,9 @@ class Stage:
             self._loading.cancel()
             await asyncio.wait({self._loading}, timeout=5)
         await self._shut()
+        # Nothing that runs here is worth a drain.
+        await asyncio.gather(*(replica.life._close() for replica in self.replicas.values()))
         for replica in self.replicas.values():
-            await replica.life._close()  # nothing that runs here is worth a drain
             await replica.engine.__aexit__(None, None, None)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -226,9 +229,7 @@ class Stage:
     # -- the gateway -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        self.app = build_gateway_app(
-            self._block, LeaseDirectory(self._leases.read, interval_s=0.5)
-        )
+        self.app = build_gateway_app(self._block, LeaseDirectory(self._leases.read, interval_s=0.5))
         config = uvicorn.Config(
             self.app, http="httptools", ws="none", lifespan="on", log_config=None,
             access_log=False, timeout_graceful_shutdown=1,
@@ -238,7 +239,7 @@ class Stage:
         listener = socket.create_server((HOST, self._port), backlog=1024)
         self._port = listener.getsockname()[1]
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
-        while not self._server.started:
+        while not self._server.started:  # noqa: ASYNC110  (uvicorn has a flag, and no event)
             await asyncio.sleep(0.01)
 
     async def _shut(self) -> None:
@@ -262,6 +263,16 @@ class Stage:
             await asyncio.gather(*(self.replicas[name].life.end() for name in names))
 
         self.do(ends())
+
+    def crowd(self, **sizes: int) -> None:
+        """So many engines of each role: further leases on the engines that are here."""
+        for role, size in sizes.items():
+            own = [replica.life.lease for replica in self.replicas.values() if replica.role == role]
+            for number in range(len(own), size):
+                lease = own[number % len(own)].model_copy(
+                    update={"replica_id": f"{role}-{number + 1}", "node": f"node-{number // 4}"}
+                )
+                self.do(self._leases.renew(lease.model_dump(), 3600.0))
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -304,24 +315,24 @@ def _pictures(stage: Stage, folder: Path, seconds: float) -> None:
             executable_path=os.environ.get("BATON_CHROMIUM", "/usr/bin/chromium"),
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
+        pages = {}
         for scheme in ("light", "dark"):
-            page = browser.new_page(
-                viewport={"width": 1440, "height": 1500}, color_scheme=scheme
-            )
-            page.goto(f"{stage.url}/console")
-            page.wait_for_timeout(seconds * 1000)
+            size = {"width": 1440, "height": 1500}
+            pages[scheme] = browser.new_page(viewport=size, color_scheme=scheme)
+            pages[scheme].goto(f"{stage.url}/console")
+        pages["light"].wait_for_timeout(seconds * 1000)
+        for scheme, page in pages.items():
             page.get_by_label("Your message").fill("What is handed over?")
             page.get_by_role("button", name="Send").click()
             page.get_by_text("Done:").wait_for()
             page.wait_for_timeout(1200)
             page.screenshot(path=folder / f"console-{scheme}.png", full_page=True)
-            page.close()
         browser.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stage."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="Simulated engines, a gateway, its console.")
     parser.add_argument("--prefill", type=int, default=2)
     parser.add_argument("--decode", type=int, default=2)
     parser.add_argument("--rate", type=float, default=5.0, help="requests a second")
@@ -333,7 +344,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return [f"{role}-{number}" for number in range(1, count + 1)]
 
     with Stage(
-        prefill=names("prefill", asked.prefill), decode=names("decode", asked.decode), rate=asked.rate
+        prefill=names("prefill", asked.prefill),
+        decode=names("decode", asked.decode),
+        rate=asked.rate,
     ) as stage:
         print(f"console: {stage.url}/console", file=sys.stderr, flush=True)
         if asked.pictures is not None:

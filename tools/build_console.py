@@ -34,7 +34,9 @@ class BuildError(Exception):
 
 def fingerprint() -> str:
     """What the bundle is made from."""
-    sources = sorted([*SOURCES.glob("src/**/*"), *SOURCES.glob("package*.json"), SOURCES / "build.mjs"])
+    sources = sorted(
+        [*SOURCES.glob("src/**/*"), *SOURCES.glob("package*.json"), SOURCES / "build.mjs"]
+    )
     found = hashlib.sha256()
     for path in sources:
         if path.is_file():

@@ -152,7 +152,8 @@ export function startPhases(section) {
         span = SPANS.find((one) => one.name === name);
         redraw();
       })),
-    h("div", { class: "halves" }, h("figure", {}, box, readout, empty, words), legend), details);
+    h("div", { class: "halves" }, h("figure", {}, box, readout, empty, words),
+      h("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Stages in numbers" }, legend)), details);
   const plot = new Plot(box, readout);
   onTheme(() => setTimeout(redraw));
 

@@ -114,7 +114,7 @@ export function startWaterfall(section) {
       ...["Request", "Way and reason", "Tokens in → out", "TTFT", "Total", "Stages"].map((text, at) => (
         h("th", { scope: "col", class: at > 1 && at < 5 ? "number" : "", text }))))));
   table.keyedBehind = table.tHead;
-  const scroll = h("div", { class: "scroll wide", tabIndex: 0, role: "region", "aria-labelledby": "requests-title" }, table);
+  const scroll = h("div", { class: "scroll wide", tabIndex: 0, role: "region", "aria-label": "List of requests" }, table);
   const letters = h("ul", { class: "letters", "aria-label": "Letters of the bars" });
   const key = h("div", { class: "key" }, letters,
     h("span", {}, h("span", { class: "first still", "aria-hidden": "true" }), "first byte to the caller"));

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-
 from tools.build_console import is_built
 from tools.test_programs import find
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
-PATIENCE_MS = 15_000
+PATIENCE_MS = 45_000
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

@@ -121,7 +121,13 @@ async def test_the_data_are_engines_pairs_and_new_requests_without_a_word_of_the
         assert b"private" not in raw
         assert b"s3cret" not in raw
         own = found["gateway"]["id"]
-        for seen, sent in ((f"{own}.1", 0), (f"{own}.0", 1), ("other.1", 1), (f"{own}.99", 1), (".x,", 1)):
+        for seen, sent in (
+            (f"{own}.1", 0),
+            (f"{own}.0", 1),
+            ("other.1", 1),
+            (f"{own}.99", 1),
+            (".x,", 1),
+        ):
             again = json.loads((await _get(s, f"/baton/console?seen={seen}"))[1])
             assert len(again["requests"]["ended"]) == sent, seen
 
