@@ -46,7 +46,7 @@ export function engineRow(engine) {
       say(name, now.replica_id);
       say(state, `${sign} ${word}`);
       attr(state, "data-kind", kind);
-      const where = now.node || new URL(now.url || "http://unknown").hostname;
+      const where = now.node || hostOf(now.url);
       const model = now.model_id ? `, ${now.model_id}` : "";
       say(place, [where, device(now, told)].filter(Boolean).join(" · ") + model);
       const lease = hasLease(now);
@@ -63,9 +63,17 @@ export function engineRow(engine) {
   };
 }
 
+function hostOf(url) {
+  try {
+    return new URL(url).hostname;
+  } catch {
+    return "";
+  }
+}
+
 function pace({ role, load }) {
   if (role === "decode") return load.tpot_s ? `${seconds(load.tpot_s)} a token` : "no token gap yet";
   const rate = load.prefill_tokens_per_s;
-  const queue = `${count(load.queued_prompt_tokens)} tokens to read`;
-  return rate ? `${queue} at ${count(Math.round(rate))} /s` : queue;
+  const queue = `${count(load.queued_prompt_tokens)} tokens queued`;
+  return rate ? `${queue}, ${count(Math.round(rate))} /s` : queue;
 }

@@ -21,6 +21,7 @@ const EVIDENCE_EVERY_MS = 30000;
 const byId = (id) => document.getElementById(id);
 let store = new Store();
 let [connection, failures, answeredAt, held, timer] = ["loading", 0, null, false, 0];
+let polling = false;
 let evidence = { asked: 0, running: false, of: "", failed: "" };
 
 startTheme(byId("theme"));
@@ -36,6 +37,8 @@ const parts = [
 
 async function poll() {
   clearTimeout(timer);
+  if (polling) return; // one at a time: two answers to one question would count requests twice
+  polling = true;
   try {
     store.take(await api.view(store.seen), performance.now() / 1000);
     [connection, failures, answeredAt] = ["ok", 0, Date.now() / 1000];
@@ -44,6 +47,8 @@ async function poll() {
     if (error.status === 401) return lock(error.message);
     if (error.status === 404) connection = "off";
     else connection = "lost";
+  } finally {
+    polling = false;
   }
   if (!document.hidden) timer = setTimeout(poll, Math.min(SLOWEST_MS, EVERY_MS * 2 ** Math.max(0, failures - 1)));
   render();
@@ -128,9 +133,10 @@ function notices() {
   if (decode.length === 0) add("decode", "bad", "No decode engine is ready: requests are refused until one is.");
   if (last.gateway.mode === "never") add("never", "info", "Disaggregation is switched off (mode never): each request is done by decode alone.");
   else if (prefill.length === 0 && decode.length > 0) add("prefill", "warn", "No prefill engine is ready: decode reads the prompts as well, and answers begin later.");
-  const slow = store.pairs().filter((pair) => pair.ok === false).length;
+  const pairs = store.pairs();
+  const slow = pairs.filter((pair) => pair.ok === false).length;
   if (slow) add("slow", "bad", `${many(slow, "pair")} handed KV over slower than prefill makes it. Run baton verify: it says why.`);
-  const refused = store.pairs().filter((pair) => pair.verdict?.outcome === "FAIL").length;
+  const refused = pairs.filter((pair) => pair.verdict?.outcome === "FAIL").length;
   if (refused) add("failed", "bad", `baton verify failed ${many(refused, "pair")}: see the table of pairs.`);
   if (evidence.failed) add("evidence", "warn", `The engines could not be asked what their transfers run on: ${evidence.failed}`);
   return said;

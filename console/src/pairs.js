@@ -38,7 +38,7 @@ function backends(engine, told, verdict) {
 function judged(ok) {
   if (ok === null) return { word: "not measured yet", kind: "none", sign: "·" };
   return ok ? { word: "faster than prefill", kind: "good", sign: "✓" }
-    : { word: "slower than prefill, routed around", kind: "bad", sign: "✕" };
+    : { word: "slower than prefill", kind: "bad", sign: "✕" };
 }
 
 const OUTCOMES = {
@@ -66,7 +66,8 @@ function pairRow() {
     node,
     update({ pair, decode, told }) {
       say(who, `${pair.prefill} → ${pair.decode}`);
-      say(backend, `backend: ${backends(decode, told, pair.verdict)}`);
+      const names = backends(decode, told, pair.verdict);
+      say(backend, names === "simulated" ? "" : `backend: ${names}`);
       const seen = observedFabric(told);
       const name = pair.verdict?.observed_fabric;
       say(fabric, name ? (seen ? `${name} (${seen})` : name) : seen || (told?.facts?.simulated ? "simulated" : UNKNOWN));
@@ -90,7 +91,7 @@ export function startPairs(box, askEvidence) {
   const all = h("button", { type: "button", class: "quiet" });
   const ask = h("button", { type: "button", class: "quiet", text: "Ask the engines again", on: { click: askEvidence } });
   const empty = h("p", { class: "note", text: "No pair has handed KV over yet." });
-  const heads = ["Prefill → decode", "Runs on", "Speed", "Handoff, median of requests", "While serving", "baton verify"];
+  const heads = ["Prefill → decode", "Runs on", "Speed", "Handoff", "While serving", "baton verify"];
   const table = h("table", {},
     h("caption", { class: "unseen", text: "Pairs of engines, those in trouble first" }),
     h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), body);
@@ -117,7 +118,7 @@ export function startPairs(box, askEvidence) {
     render();
   });
   box.append(h("div", { class: "row" }, h("h3", { text: "Pairs" }), ask), empty, scroll, all,
-    h("p", { class: "note", text: "Speed is KV bytes by the whole time of handoffs, decode's first step included: the transfer is this fast at least. Medians are of the last 5 minutes." }));
+    h("p", { class: "note", text: "Speed is KV bytes by the whole time of handoffs, decode's first step included: the transfer is this fast at least. Handoff is the median of the last 5 minutes, and of how many. A pair that is slower than prefill is routed around." }));
   return (store, pairs) => {
     latest = [store, pairs];
     render();

@@ -167,7 +167,8 @@ export function startPhases(section) {
     show(empty, requests.length === 0);
     plot.draw(lines, found);
     const part = store.leftOut ? `; ${many(store.leftOut, "request")} ended faster than this page could read them and are not in it` : "";
-    say(words, `p${p} of each stage in steps of ${span.step} s, from ${many(requests.length, "request")} that ended in ${span.name}${part}. The scale is logarithmic.`);
+    const short = store.isShort(span.span) ? "; older ones of them are no longer kept here" : "";
+    say(words, `p${p} of each stage in steps of ${span.step} s, from ${many(requests.length, "request")} that ended in ${span.name}${part}${short}. The scale is logarithmic.`);
     attr(box, "data-lines", String(lines.length));
     if (details.open) asTable(lines, found);
   }

@@ -3,13 +3,14 @@
 
 import { rate, stageSeconds, percentile } from "./stats.js";
 
-const MOST_REQUESTS = 5000;
+const MOST_REQUESTS = 10000;
 const KEEPS_GATEWAY_S = 30;
 const RATE_OVER_S = 30;
 
 export class Store {
   requests = [];
   leftOut = 0;
+  dropped = 0;
   facts = new Map();
   #gateways = new Map();
   #samples = new Map();
@@ -23,7 +24,8 @@ export class Store {
   take(view, at) {
     const { id, now } = view.gateway;
     for (const [other, known] of this.#gateways) {
-      if (at - known.at > KEEPS_GATEWAY_S) {
+      // The only gateway is another one now: the one before has ended.
+      if (at - known.at > KEEPS_GATEWAY_S || (other !== id && view.gateway.of === 1)) {
         this.#gateways.delete(other);
         this.#samples.delete(other);
       }
@@ -42,7 +44,9 @@ export class Store {
       });
     }
     this.requests.sort((one, other) => one.ended_at - other.ended_at);
-    this.requests.splice(0, Math.max(0, this.requests.length - MOST_REQUESTS));
+    const over = Math.max(0, this.requests.length - MOST_REQUESTS);
+    if (over > 0) this.dropped = this.requests[over - 1].ended_at;
+    this.requests.splice(0, over);
   }
 
   /** Takes over an answer of `/baton/evidence`. */
@@ -50,6 +54,11 @@ export class Store {
     for (const { lease, facts, why_no_facts: why } of found.engines) {
       this.facts.set(lease.replica_id, { facts, why });
     }
+  }
+
+  /** Whether requests of the last so many seconds had to be let go. */
+  isShort(spanS) {
+    return this.dropped > (this.last?.gateway.now ?? 0) - spanS;
   }
 
   /** The answers that are fresh enough to be shown, newest first. */

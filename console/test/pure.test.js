@@ -66,9 +66,9 @@ test("the gateway's address comes from the page's own, and /v1 never doubles", (
 });
 
 const view = (id, added, engines, more = {}) => ({
-  gateway: { id, now: 100, began: 0, of: 2, slo: {}, mode: "auto" },
+  gateway: { id, now: 100, began: 0, of: 2, ...more.gateway, slo: {}, mode: "auto" },
   engines, pairs: [], verdicts: [], models: ["m"], load: { inflight: 1, queued: 0 },
-  requests: { added, left_out: 0, ended: [] }, ...more,
+  requests: { added, left_out: 0, ended: [] }, ...more.rest,
 });
 const engine = (replica_id, role, more = {}) => ({ replica_id, role, inflight: 2, circuit: "closed", state: "ready", kv_bytes_per_token: 1e5, ...more });
 
@@ -89,6 +89,14 @@ test("a slow pair comes first, and one that nobody measured is not called well",
     { prefill: "p", decode: "d", ok: true, tokens_per_s: null, gb_per_s: null },
     { prefill: "p", decode: "e", ok: false, tokens_per_s: 1e4, gb_per_s: null },
   ];
-  store.take(view("g", 0, [engine("p", "prefill"), engine("d", "decode"), engine("e", "decode")], { pairs }), 1);
+  store.take(view("g", 0, [engine("p", "prefill"), engine("d", "decode"), engine("e", "decode")], { rest: { pairs } }), 1);
   assert.deepEqual(store.pairs().map(({ decode, ok, gbPerS }) => [decode, ok, gbPerS]), [["e", false, 1], ["d", null, null]]);
+});
+
+test("the only gateway that is started anew takes the place of the first at once", () => {
+  const store = new Store();
+  store.take(view("old", 7, [engine("d", "decode")], { gateway: { of: 1 } }), 1);
+  store.take(view("new", 0, [engine("d", "decode")], { gateway: { of: 1 } }), 2);
+  assert.equal(store.load("inflight"), 1);
+  assert.deepEqual([...store.seen.keys()], ["new"]);
 });

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
-from baton.errors import ConsoleNotBuilt, GatewayError, RouteUnknown
+from baton.errors import ConsoleNotBuilt, GatewayError, MediaTypeRefused, RouteUnknown
 from baton.gateway.caller import CallerGone
 from baton.gateway.engines_view import engines_list
 from baton.gateway.openai_errors import body_of
@@ -111,6 +111,9 @@ class Console:
         await caller.answer(200, file.body, content_type=file.content_type, headers=HEADERS)
 
     async def _told(self, caller: Caller) -> dict[str, Any]:
+        if not caller.header(b"content-type"):
+            # A page of another site can have a browser send this without asking the gateway first.
+            raise MediaTypeRefused("A body without a type is not taken here.")
         try:
             limit_s = self._app.settings.admission.body_timeout_s
             return parse_body(await caller.read_body(MOST_TOLD_BYTES, limit_s, self._bodies))
