@@ -22,7 +22,7 @@ function headers(more = {}) {
 }
 
 /** The gateway refused: with its status and its own words. */
-export class Refused extends Error {
+class Refused extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;

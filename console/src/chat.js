@@ -8,11 +8,19 @@ import { drawBar, inWords } from "./samples.js";
 import { events } from "./sse.js";
 import { BY_ID, wayName } from "./stages.js";
 
-const CHAT = { name: "chat", letters: 60000 };
+const MOST_LETTERS = 60000;
 
 function turn(who, text) {
   const body = h("p", { class: "text", text });
-  return { body, node: h("div", { class: `turn ${who}` }, h("p", { class: "speaker", text: who === "me" ? "You" : "Model" }), body) };
+  return {
+    body,
+    node: h(
+      "div",
+      { class: `turn ${who}` },
+      h("p", { class: "speaker", text: who === "me" ? "You" : "Model" }),
+      body,
+    ),
+  };
 }
 
 /** What the request took: as seen here, and as the gateway says. */
@@ -28,27 +36,68 @@ function timing(timeline, hereS, piecesS) {
       return [BY_ID.get(stage)?.name ?? stage, seconds(timeline.stages[name])];
     }),
     ["Total", seconds(timeline.total_s)],
-    ["Tokens", written === null ? "not counted" : `${count(written)}${piecesS > 0 && written > 1 ? `, ${perSecond((written - 1) / piecesS)} /s` : ""}`],
+    [
+      "Tokens",
+      written === null
+        ? "not counted"
+        : `${count(written)}${piecesS > 0 && written > 1 ? `, ${perSecond((written - 1) / piecesS)} /s` : ""}`,
+    ],
     ["Engines", [timeline.prefill_engine, timeline.decode_engine].filter(Boolean).join(" → ")],
     ["Left its way", timeline.fallbacks.join(", ")],
   ].filter(([, value]) => value);
-  return h("div", { class: "timing" }, bar, h("dl", { class: "facts" }, ...rows.map(([name, value]) => h("div", {}, h("dt", { text: name }), h("dd", { text: value })))));
+  return h(
+    "div",
+    { class: "timing" },
+    bar,
+    h(
+      "dl",
+      { class: "facts" },
+      ...rows.map(([name, value]) =>
+        h("div", {}, h("dt", { text: name }), h("dd", { text: value })),
+      ),
+    ),
+  );
 }
 
 export function startChat(section, onLocked) {
-  const log = h("div", { class: "talk scroll", role: "log", "aria-label": "Conversation", tabIndex: 0 });
-  const hint = h("p", { class: "note", text: "Ask something: the answer comes with its TTFT and the time of each stage." });
+  const log = h("div", {
+    class: "talk scroll",
+    role: "log",
+    "aria-label": "Conversation",
+    tabIndex: 0,
+  });
+  const hint = h("p", {
+    class: "note",
+    text: "Ask something: the answer comes with its TTFT and the time of each stage.",
+  });
   const model = h("select", { required: true });
   const most = h("input", { type: "number", min: 1, max: 4096, value: 128, inputMode: "numeric" });
-  const text = h("textarea", { rows: 2, maxLength: CHAT.letters, required: true, id: "chat-text" });
+  const text = h("textarea", { rows: 2, maxLength: MOST_LETTERS, required: true, id: "chat-text" });
   const send = h("button", { type: "submit", class: "primary", text: "Send" });
   const stop = h("button", { type: "button", text: "Stop", hidden: true });
   const fresh = h("button", { type: "button", class: "quiet", text: "New conversation" });
   const state = h("p", { class: "note", role: "status" });
-  const form = h("form", {}, h("label", { for: "chat-text", text: "Your message" }), text,
-    h("div", { class: "row" }, h("label", { text: "Model" }, model), h("label", { text: "Tokens at most" }, most), send, stop));
+  const form = h(
+    "form",
+    {},
+    h("label", { for: "chat-text", text: "Your message" }),
+    text,
+    h(
+      "div",
+      { class: "row" },
+      h("label", { text: "Model" }, model),
+      h("label", { text: "Tokens at most" }, most),
+      send,
+      stop,
+    ),
+  );
   log.append(hint);
-  section.append(h("div", { class: "row" }, h("h2", { id: "chat-title", text: "Try a request" }), fresh), log, state, form);
+  section.append(
+    h("div", { class: "row" }, h("h2", { id: "chat-title", text: "Try a request" }), fresh),
+    log,
+    state,
+    form,
+  );
 
   let [turns, running] = [[], null];
 
@@ -68,7 +117,13 @@ export function startChat(section, onLocked) {
     let [said, first, last, timeline, failed] = ["", null, null, null, null];
     try {
       const messages = [...turns, { role: "user", content: asked }];
-      const body = { model: model.value, messages, stream: true, max_tokens: Number(most.value) || 128, stream_options: { include_usage: true } };
+      const body = {
+        model: model.value,
+        messages,
+        stream: true,
+        max_tokens: Number(most.value) || 128,
+        stream_options: { include_usage: true },
+      };
       const response = await chat(body, running.signal);
       for await (const event of events(response)) {
         if (event.timing) timeline = event.timing;
@@ -88,7 +143,8 @@ export function startChat(section, onLocked) {
       }
       turns = [...messages, { role: "assistant", content: said }];
     } catch (error) {
-      if (error.name === "AbortError") failed = "Stopped. The gateway frees what the engines held for it.";
+      if (error.name === "AbortError")
+        failed = "Stopped. The gateway frees what the engines held for it.";
       else if (error.status) failed = error.message;
       else failed = "The connection broke before the answer was whole.";
       if (error.status === 401) onLocked();
@@ -99,7 +155,12 @@ export function startChat(section, onLocked) {
     if (failed) answer.node.append(h("p", { class: "notice bad", text: failed }));
     if (timeline) answer.node.append(timing(timeline, first, first === null ? 0 : last - first));
     log.scrollTop = log.scrollHeight;
-    say(state, failed ? "" : `Done: ${many(timeline?.completion_tokens ?? 0, "token")}, TTFT ${seconds(timeline?.ttft_s ?? first)}.`);
+    say(
+      state,
+      failed
+        ? ""
+        : `Done: ${many(timeline?.completion_tokens ?? 0, "token")}, TTFT ${seconds(timeline?.ttft_s ?? first)}.`,
+    );
   }
 
   function busy(is) {

@@ -4,9 +4,13 @@ import { attr, h, say, show } from "./dom.js";
 import { UNKNOWN, count, seconds, share } from "./format.js";
 
 /** The engine's state in a word, and how well that is. */
-export function condition(engine) {
+function condition(engine) {
   if (engine.circuit === "open") {
-    return { word: `left alone, tried again in ${seconds(engine.cool_off_left_s)}`, kind: "bad", sign: "✕" };
+    return {
+      word: `left alone, tried again in ${seconds(engine.cool_off_left_s)}`,
+      kind: "bad",
+      sign: "✕",
+    };
   }
   if (engine.circuit === "half_open") {
     return { word: "being tried again", kind: "warn", sign: "↻" };
@@ -17,7 +21,7 @@ export function condition(engine) {
 }
 
 /** What it computes on, as far as somebody said so. */
-export function device(engine, told) {
+function device(engine, told) {
   const workers = told?.facts?.workers ?? [];
   const devices = new Set(workers.map((worker) => worker.device).filter(Boolean));
   const name = [...devices].join(", ") || engine.evidence?.kv_buffer_device || "";
@@ -34,10 +38,21 @@ export function engineRow(engine) {
   const name = h("span", { class: "name" });
   const place = h("p", { class: "place" });
   const bar = h("span", { class: "fill" });
-  const meter = h("span", { class: "meter", role: "meter", "aria-valuemin": "0", "aria-valuemax": "100" }, bar);
+  const meter = h(
+    "span",
+    { class: "meter", role: "meter", "aria-valuemin": "0", "aria-valuemax": "100" },
+    bar,
+  );
   const kv = h("span", { class: "kv" });
   const load = h("p", { class: "load" });
-  const node = h("li", { class: "engine" }, h("p", { class: "who" }, name, state), place, load, h("p", { class: "use" }, meter, kv));
+  const node = h(
+    "li",
+    { class: "engine" },
+    h("p", { class: "who" }, name, state),
+    place,
+    load,
+    h("p", { class: "use" }, meter, kv),
+  );
   attr(meter, "aria-label", `KV cache in use on ${engine.replica_id}`);
   return {
     node,
@@ -50,8 +65,12 @@ export function engineRow(engine) {
       const model = now.model_id ? `, ${now.model_id}` : "";
       say(place, [where, device(now, told)].filter(Boolean).join(" · ") + model);
       const lease = hasLease(now);
-      say(load, lease ? `${count(now.load.running)} running, ${count(now.load.waiting)} waiting, ${pace(now)}`
-        : `${count(now.inflight)} in flight from here; its own load is ${UNKNOWN}`);
+      say(
+        load,
+        lease
+          ? `${count(now.load.running)} running, ${count(now.load.waiting)} waiting, ${pace(now)}`
+          : `${count(now.inflight)} in flight from here; its own load is ${UNKNOWN}`,
+      );
       show(meter, lease);
       const used = now.load.kv_usage;
       const percent = Math.round(used * 100);
@@ -72,7 +91,8 @@ function hostOf(url) {
 }
 
 function pace({ role, load }) {
-  if (role === "decode") return load.tpot_s ? `${seconds(load.tpot_s)} a token` : "no token gap yet";
+  if (role === "decode")
+    return load.tpot_s ? `${seconds(load.tpot_s)} a token` : "no token gap yet";
   const rate = load.prefill_tokens_per_s;
   const queue = `${count(load.queued_prompt_tokens)} tokens queued`;
   return rate ? `${queue}, ${count(Math.round(rate))} /s` : queue;

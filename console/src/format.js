@@ -25,7 +25,9 @@ export function seconds(value) {
 export function tick(value) {
   if (value === null || value === undefined) return "";
   if (value < 0.001) return `${Number((value * 1e6).toPrecision(3))} µs`;
-  return value < 1 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(3))} s`;
+  return value < 1
+    ? `${Number((value * 1000).toPrecision(3))} ms`
+    : `${Number(value.toPrecision(3))} s`;
 }
 
 export function count(value) {

@@ -1,24 +1,30 @@
 // What runs where: the two pools, the lines between them, and the pairs with what they run on.
 
-import { h, keyed, newId, say, show } from "./dom.js";
+import { h, keyed, newId, say, show, svg } from "./dom.js";
 import { engineRow } from "./engine.js";
 import { count, many } from "./format.js";
 import { startPairs } from "./pairs.js";
 import { MOST_A_SIDE, drawWires } from "./wires.js";
-import { svg } from "./dom.js";
 
 function pool(role, title) {
   const id = newId("pool");
   const list = h("ul", { class: "engines", role: "list" });
   const sum = h("p", { class: "sum" });
-  const scroll = h("div", { class: "scroll", tabIndex: 0, role: "region", "aria-labelledby": id }, list);
+  const scroll = h(
+    "div",
+    { class: "scroll", tabIndex: 0, role: "region", "aria-labelledby": id },
+    list,
+  );
   const node = h("div", { class: `pool ${role}` }, h("h3", { id, text: title }), sum, scroll);
   return { role, node, list, sum, scroll };
 }
 
 function inWords(engines, role) {
-  if (engines.length === 0) return role === "prefill" ? "No prefill engine is known." : "No decode engine is known.";
-  const ready = engines.filter((engine) => engine.state === "ready" && engine.circuit === "closed").length;
+  if (engines.length === 0)
+    return role === "prefill" ? "No prefill engine is known." : "No decode engine is known.";
+  const ready = engines.filter(
+    (engine) => engine.state === "ready" && engine.circuit === "closed",
+  ).length;
   const nodes = new Set(engines.map((engine) => engine.node).filter(Boolean)).size;
   const where = nodes ? ` on ${many(nodes, "node")}` : "";
   return `${count(ready)} of ${many(engines.length, "engine")} ready${where}`;
@@ -78,8 +84,12 @@ export function startLayout(section, askEvidence) {
     const used = pairs.filter((pair) => pair.handoffs > 0).length;
     const slow = pairs.filter((pair) => pair.ok === false).length;
     const possible = sizes[0] * sizes[1];
-    say(between, possible === 0 ? "no pairs"
-      : `${many(possible, "pair")} possible, ${count(used)} used in 5 min${slow ? `, ${count(slow)} slow` : ""}`);
+    say(
+      between,
+      possible === 0
+        ? "no pairs"
+        : `${many(possible, "pair")} possible, ${count(used)} used in 5 min${slow ? `, ${count(slow)} slow` : ""}`,
+    );
     drawn = { pairs, few: Math.max(...sizes) <= MOST_A_SIDE && possible > 0 };
     wires();
     showPairs(store, pairs);

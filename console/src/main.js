@@ -50,16 +50,24 @@ async function poll() {
   } finally {
     polling = false;
   }
-  if (!document.hidden) timer = setTimeout(poll, Math.min(SLOWEST_MS, EVERY_MS * 2 ** Math.max(0, failures - 1)));
+  if (!document.hidden)
+    timer = setTimeout(poll, Math.min(SLOWEST_MS, EVERY_MS * 2 ** Math.max(0, failures - 1)));
   render();
   if (connection === "ok") evidenceWhenNew();
 }
 
 /** Engines are asked when there are others than before; it costs each of them a call. */
 function evidenceWhenNew() {
-  const ready = store.views.flatMap((view) => view.engines).filter((engine) => engine.state === "ready");
+  const ready = store.views
+    .flatMap((view) => view.engines)
+    .filter((engine) => engine.state === "ready");
   const of = [...new Set(ready.map((engine) => engine.replica_id))].sort().join("\n");
-  if (of !== evidence.of && of && performance.now() - evidence.asked > (evidence.asked ? EVIDENCE_EVERY_MS : 0)) askEvidence(of);
+  if (
+    of !== evidence.of &&
+    of &&
+    performance.now() - evidence.asked > (evidence.asked ? EVIDENCE_EVERY_MS : 0)
+  )
+    askEvidence(of);
 }
 
 async function askEvidence(of = evidence.of) {
@@ -83,7 +91,10 @@ function lock(why) {
   connection = "locked";
   store = new Store();
   evidence = { asked: 0, running: false, of: "", failed: "" };
-  say(byId("lock-why"), wrong ? `The key was refused. ${why}` : "Its API keys open the console as well.");
+  say(
+    byId("lock-why"),
+    wrong ? `The key was refused. ${why}` : "Its API keys open the console as well.",
+  );
   render();
   byId("key").focus();
 }
@@ -123,29 +134,68 @@ function notices() {
     const since = answeredAt === null ? "" : ` What is shown is from ${clock(answeredAt)}.`;
     add("lost", "bad", `The gateway does not answer. This page goes on trying.${since}`);
   }
-  if (connection === "off") add("off", "bad", "This gateway serves no console. Switch it on with console: {enabled: true} in the baton block, or with baton gateway --console.");
+  if (connection === "off")
+    add(
+      "off",
+      "bad",
+      "This gateway serves no console. Switch it on with console: {enabled: true} in the baton block, or with baton gateway --console.",
+    );
   const last = store.last;
   if (last === null || connection === "locked") return said;
   const { age_s: age } = last.directory;
-  const [prefill, decode] = ["prefill", "decode"].map((role) => store.engines(role).filter((e) => e.state === "ready"));
+  const [prefill, decode] = ["prefill", "decode"].map((role) =>
+    store.engines(role).filter((e) => e.state === "ready"),
+  );
   if (age === null) add("directory", "warn", "The directory of engines has not been read yet.");
-  else if (age > STALE_S) add("directory", "warn", "The directory of engines cannot be read; the last known engines stay in use.");
-  if (decode.length === 0) add("decode", "bad", "No decode engine is ready: requests are refused until one is.");
-  if (last.gateway.mode === "never") add("never", "info", "Disaggregation is switched off (mode never): each request is done by decode alone.");
-  else if (prefill.length === 0 && decode.length > 0) add("prefill", "warn", "No prefill engine is ready: decode reads the prompts as well, and answers begin later.");
+  else if (age > STALE_S)
+    add(
+      "directory",
+      "warn",
+      "The directory of engines cannot be read; the last known engines stay in use.",
+    );
+  if (decode.length === 0)
+    add("decode", "bad", "No decode engine is ready: requests are refused until one is.");
+  if (last.gateway.mode === "never")
+    add(
+      "never",
+      "info",
+      "Disaggregation is switched off (mode never): each request is done by decode alone.",
+    );
+  else if (prefill.length === 0 && decode.length > 0)
+    add(
+      "prefill",
+      "warn",
+      "No prefill engine is ready: decode reads the prompts as well, and answers begin later.",
+    );
   const pairs = store.pairs();
   const slow = pairs.filter((pair) => pair.ok === false).length;
-  if (slow) add("slow", "bad", `${many(slow, "pair")} handed KV over slower than prefill makes it. Run baton verify: it says why.`);
+  if (slow)
+    add(
+      "slow",
+      "bad",
+      `${many(slow, "pair")} handed KV over slower than prefill makes it. Run baton verify: it says why.`,
+    );
   const refused = pairs.filter((pair) => pair.verdict?.outcome === "FAIL").length;
-  if (refused) add("failed", "bad", `baton verify failed ${many(refused, "pair")}: see the table of pairs.`);
-  if (evidence.failed) add("evidence", "warn", `The engines could not be asked what their transfers run on: ${evidence.failed}`);
+  if (refused)
+    add("failed", "bad", `baton verify failed ${many(refused, "pair")}: see the table of pairs.`);
+  if (evidence.failed)
+    add(
+      "evidence",
+      "warn",
+      `The engines could not be asked what their transfers run on: ${evidence.failed}`,
+    );
   return said;
 }
 
 function notice({ kind }) {
   const sign = { bad: "✕", warn: "!", info: "i" }[kind];
   const text = h("span");
-  const node = h("p", { class: `notice ${kind}` }, h("span", { class: "sign", "aria-hidden": "true", text: sign }), text);
+  const node = h(
+    "p",
+    { class: `notice ${kind}` },
+    h("span", { class: "sign", "aria-hidden": "true", text: sign }),
+    text,
+  );
   return { node, update: ({ text: said }) => say(text, said) };
 }
 
@@ -161,8 +211,12 @@ function render() {
   if (last === null || held || connection === "locked") return;
   say(byId("where"), last.models.join(", "));
   const { gateway } = last;
-  const several = gateway.of > 1 ? `, ${count(store.views.length)} of ${count(gateway.of)} gateways heard` : "";
-  say(byId("about"), `Baton ${gateway.version}, gateway ${gateway.id}${several}, up since ${clock(gateway.began)}${evidence.running ? "; asking the engines…" : ""}.`);
+  const several =
+    gateway.of > 1 ? `, ${count(store.views.length)} of ${count(gateway.of)} gateways heard` : "";
+  say(
+    byId("about"),
+    `Baton ${gateway.version}, gateway ${gateway.id}${several}, up since ${clock(gateway.began)}${evidence.running ? "; asking the engines…" : ""}.`,
+  );
   for (const part of parts) part(store);
 }
 

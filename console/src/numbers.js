@@ -9,7 +9,12 @@ const SPAN_S = 60;
 function tile(list, name, note) {
   const value = h("span", { class: "value" });
   const more = h("span", { class: "more" });
-  const node = h("div", { class: "tile" }, h("dt", { text: name, title: note }), h("dd", {}, value, more));
+  const node = h(
+    "div",
+    { class: "tile" },
+    h("dt", { text: name, title: note }),
+    h("dd", {}, value, more),
+  );
   list.append(node);
   return (text, rest = "", bad = false) => {
     say(value, text);
@@ -26,12 +31,19 @@ export function startNumbers(section) {
   const ttft = tile(list, "TTFT, median", "streamed answers that ended in the last minute");
   const tokens = tile(list, "Tokens written", "of requests that ended in the last minute");
   const ways = tile(list, "Way", "of requests that ended in the last minute");
-  const trouble = tile(list, "Left their way", "requests with a fallback, a healed break or an error in 5 min");
+  const trouble = tile(
+    list,
+    "Left their way",
+    "requests with a fallback, a healed break or an error in 5 min",
+  );
 
   return (store) => {
     const last = store.last;
     const minute = store.recent(SPAN_S);
-    load(store.rate === null ? "…" : `${perSecond(store.rate)} /s`, many(minute.length, "request") + " seen in 1 min");
+    load(
+      store.rate === null ? "…" : `${perSecond(store.rate)} /s`,
+      many(minute.length, "request") + " seen in 1 min",
+    );
     const [queued, room] = [store.load("queued"), store.load("max_inflight")];
     open(count(store.load("inflight")), `of ${count(room)}; ${count(queued)} waiting`, queued > 0);
 
@@ -58,7 +70,9 @@ export function startNumbers(section) {
     const pd = routed.filter((r) => r.route === "pd").length;
     ways(
       routed.length ? `${share(pd / routed.length)} P/D` : "none",
-      routed.length ? `${count(routed.length - pd)} otherwise; mode ${last.gateway.mode}` : `mode ${last.gateway.mode}`,
+      routed.length
+        ? `${count(routed.length - pd)} otherwise; mode ${last.gateway.mode}`
+        : `mode ${last.gateway.mode}`,
     );
 
     const five = store.recent(300);
@@ -66,7 +80,9 @@ export function startNumbers(section) {
     const errors = five.filter((r) => r.outcome === "error" || r.outcome === "broken").length;
     trouble(
       count(off.length),
-      off.length ? `${count(errors)} lost; of ${count(five.length)} in 5 min` : `of ${count(five.length)} in 5 min`,
+      off.length
+        ? `${count(errors)} lost; of ${count(five.length)} in 5 min`
+        : `of ${count(five.length)} in 5 min`,
       errors > 0,
     );
   };

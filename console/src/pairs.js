@@ -6,7 +6,7 @@ import { UNKNOWN, clock, count, gigabytes, many, seconds } from "./format.js";
 const SHORT = 12;
 
 /** What UCX or libfabric said that transfers of this decode engine run on; "" while nobody has. */
-export function observedFabric(told) {
+function observedFabric(told) {
   const found = new Set();
   for (const worker of told?.facts?.workers ?? []) {
     for (const protocol of worker.ucx ?? []) {
@@ -37,7 +37,8 @@ function backends(engine, told, verdict) {
 
 function judged(ok) {
   if (ok === null) return { word: "not measured yet", kind: "none", sign: "·" };
-  return ok ? { word: "faster than prefill", kind: "good", sign: "✓" }
+  return ok
+    ? { word: "faster than prefill", kind: "good", sign: "✓" }
     : { word: "slower than prefill", kind: "bad", sign: "✕" };
 }
 
@@ -70,9 +71,21 @@ function pairRow() {
       say(backend, names === "simulated" ? "" : `backend: ${names}`);
       const seen = observedFabric(told);
       const name = pair.verdict?.observed_fabric;
-      say(fabric, name ? (seen ? `${name} (${seen})` : name) : seen || (told?.facts?.simulated ? "simulated" : UNKNOWN));
+      say(
+        fabric,
+        name
+          ? seen
+            ? `${name} (${seen})`
+            : name
+          : seen || (told?.facts?.simulated ? "simulated" : UNKNOWN),
+      );
       say(speed, pair.gbPerS === null ? UNKNOWN : `≥ ${gigabytes(pair.gbPerS)}`);
-      say(time, pair.handoffS === null ? "none streamed" : `${seconds(pair.handoffS)} of ${count(pair.handoffs)}`);
+      say(
+        time,
+        pair.handoffS === null
+          ? "none streamed"
+          : `${seconds(pair.handoffS)} of ${count(pair.handoffs)}`,
+      );
       mark(live, judged(pair.ok));
       if (pair.verdict) {
         mark(proof, OUTCOMES[pair.verdict.outcome]);
@@ -89,13 +102,33 @@ function pairRow() {
 export function startPairs(box, askEvidence) {
   const body = h("tbody");
   const all = h("button", { type: "button", class: "quiet" });
-  const ask = h("button", { type: "button", class: "quiet", text: "Ask the engines again", on: { click: askEvidence } });
+  const ask = h("button", {
+    type: "button",
+    class: "quiet",
+    text: "Ask the engines again",
+    on: { click: askEvidence },
+  });
   const empty = h("p", { class: "note", text: "No pair has handed KV over yet." });
-  const heads = ["Prefill → decode", "Runs on", "Speed", "Handoff", "While serving", "baton verify"];
-  const table = h("table", {},
+  const heads = [
+    "Prefill → decode",
+    "Runs on",
+    "Speed",
+    "Handoff",
+    "While serving",
+    "baton verify",
+  ];
+  const table = h(
+    "table",
+    {},
     h("caption", { class: "unseen", text: "Pairs of engines, those in trouble first" }),
-    h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), body);
-  const scroll = h("div", { class: "scroll wide", tabIndex: 0, role: "region", "aria-label": "Pairs" }, table);
+    h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))),
+    body,
+  );
+  const scroll = h(
+    "div",
+    { class: "scroll wide", tabIndex: 0, role: "region", "aria-label": "Pairs" },
+    table,
+  );
   let whole = false;
   let latest = null;
   const render = () => {
@@ -105,8 +138,11 @@ export function startPairs(box, askEvidence) {
     const known = new Map(store.engines("decode").map((engine) => [engine.replica_id, engine]));
     keyed(
       body,
-      (whole ? pairs : pairs.slice(0, SHORT)).map((pair) => (
-        { pair, decode: known.get(pair.decode), told: store.facts.get(pair.decode) })),
+      (whole ? pairs : pairs.slice(0, SHORT)).map((pair) => ({
+        pair,
+        decode: known.get(pair.decode),
+        told: store.facts.get(pair.decode),
+      })),
       ({ pair }) => pair.name,
       pairRow,
     );
@@ -117,8 +153,16 @@ export function startPairs(box, askEvidence) {
     whole = !whole;
     render();
   });
-  box.append(h("div", { class: "row" }, h("h3", { text: "Pairs" }), ask), empty, scroll, all,
-    h("p", { class: "note", text: "Speed is KV bytes by the whole time of handoffs, decode's first step included: the transfer is this fast at least. Handoff is the median of the last 5 minutes, and of how many. A pair that is slower than prefill is routed around." }));
+  box.append(
+    h("div", { class: "row" }, h("h3", { text: "Pairs" }), ask),
+    empty,
+    scroll,
+    all,
+    h("p", {
+      class: "note",
+      text: "Speed is KV bytes by the whole time of handoffs, decode's first step included: the transfer is this fast at least. Handoff is the median of the last 5 minutes, and of how many. A slow pair is left alone when most others are several times faster.",
+    }),
+  );
   return (store, pairs) => {
     latest = [store, pairs];
     render();

@@ -20,7 +20,12 @@ const HEIGHT = 280;
 function choice(legend, name, options, chosen, onChange) {
   const set = h("fieldset", { class: "choice" }, h("legend", { text: legend }));
   for (const { text, value } of options) {
-    const input = h("input", { type: "radio", name, value: String(value), checked: value === chosen });
+    const input = h("input", {
+      type: "radio",
+      name,
+      value: String(value),
+      checked: value === chosen,
+    });
     input.addEventListener("change", () => onChange(value));
     set.append(h("label", {}, input, h("span", { text })));
   }
@@ -34,12 +39,19 @@ function stageRow(stage, hidden, redraw) {
     else hidden.add(stage.id);
     redraw();
   });
-  const label = h("label", { title: stage.text }, box, lineSample(stage), h("span", { text: stage.name }));
+  const label = h(
+    "label",
+    { title: stage.text },
+    box,
+    lineSample(stage),
+    h("span", { text: stage.name }),
+  );
   const cells = Array.from({ length: 4 }, () => h("td", { class: "number" }));
   return {
     node: h("tr", {}, h("th", { scope: "row" }, label), ...cells),
     update({ times }) {
-      for (const [at, p] of PERCENTILES.entries()) say(cells[at], times.length ? seconds(percentile(times, p)) : "–");
+      for (const [at, p] of PERCENTILES.entries())
+        say(cells[at], times.length ? seconds(percentile(times, p)) : "–");
       say(cells[3], count(times.length));
     },
   };
@@ -54,7 +66,9 @@ class Plot {
     this.box = box;
     this.readout = readout;
     new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(box);
-    onTheme(() => { this.#shape = ""; });
+    onTheme(() => {
+      this.#shape = "";
+    });
   }
 
   #size() {
@@ -75,14 +89,25 @@ class Plot {
 
   #options(stages) {
     const [ink, grid] = [colour("muted"), colour("grid")];
-    const axis = { stroke: ink, font: "12px system-ui, sans-serif", grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+    const axis = {
+      stroke: ink,
+      font: "12px system-ui, sans-serif",
+      grid: { stroke: grid, width: 1 },
+      ticks: { stroke: grid, width: 1 },
+    };
     return {
       ...this.#size(),
       legend: { show: false },
       cursor: { y: false, points: { size: 7 } },
       scales: {
         x: { time: true },
-        y: { distr: 3, range: (_, low, high) => (low === null || high === null ? [0.001, 1] : uPlot.rangeLog(Math.max(low, 1e-5), Math.max(high, 1e-4), 10, true)) },
+        y: {
+          distr: 3,
+          range: (_, low, high) =>
+            low === null || high === null
+              ? [0.001, 1]
+              : uPlot.rangeLog(Math.max(low, 1e-5), Math.max(high, 1e-4), 10, true),
+        },
       },
       axes: [
         { ...axis, space: 90, values: (_, times) => times.map(clock) },
@@ -137,49 +162,145 @@ export function startPhases(section) {
   const words = h("figcaption", { class: "note" });
   const empty = h("p", { class: "note", text: "No request has ended in this time." });
   const rows = h("tbody");
-  const legend = h("table", { class: "legend" },
-    h("caption", { class: "unseen", text: "Stages of requests that ended in the time that is shown" }),
-    h("thead", {}, h("tr", {}, ...["Stage", "p50", "p95", "p99", "requests"].map((text, at) => (
-      h("th", { scope: "col", class: at ? "number" : "", text }))))), rows);
+  const legend = h(
+    "table",
+    { class: "legend" },
+    h("caption", {
+      class: "unseen",
+      text: "Stages of requests that ended in the time that is shown",
+    }),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        ...["Stage", "p50", "p95", "p99", "requests"].map((text, at) =>
+          h("th", { scope: "col", class: at ? "number" : "", text }),
+        ),
+      ),
+    ),
+    rows,
+  );
   const series = h("table");
-  const details = h("details", {}, h("summary", { text: "The chart as a table" }),
-    h("div", { class: "scroll wide", tabIndex: 0, role: "region", "aria-label": "The chart as a table" }, series));
+  const details = h(
+    "details",
+    {},
+    h("summary", { text: "The chart as a table" }),
+    h(
+      "div",
+      { class: "scroll wide", tabIndex: 0, role: "region", "aria-label": "The chart as a table" },
+      series,
+    ),
+  );
   details.addEventListener("toggle", redraw);
   section.append(
-    h("div", { class: "row" }, h("h2", { id: "phases-title", text: "Where the time goes" }),
-      choice("Line", "percentile", PERCENTILES.map((value) => ({ text: `p${value}`, value })), p, (value) => { p = value; redraw(); }),
-      choice("Time", "span", SPANS.map((value) => ({ text: value.name, value: value.name })), span.name, (name) => {
-        span = SPANS.find((one) => one.name === name);
-        redraw();
-      })),
-    h("div", { class: "halves" }, h("figure", {}, box, readout, empty, words),
-      h("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Stages in numbers" }, legend)), details);
+    h(
+      "div",
+      { class: "row" },
+      h("h2", { id: "phases-title", text: "Where the time goes" }),
+      choice(
+        "Line",
+        "percentile",
+        PERCENTILES.map((value) => ({ text: `p${value}`, value })),
+        p,
+        (value) => {
+          p = value;
+          redraw();
+        },
+      ),
+      choice(
+        "Time",
+        "span",
+        SPANS.map((value) => ({ text: value.name, value: value.name })),
+        span.name,
+        (name) => {
+          span = SPANS.find((one) => one.name === name);
+          redraw();
+        },
+      ),
+    ),
+    h(
+      "div",
+      { class: "halves" },
+      h("figure", {}, box, readout, empty, words),
+      h(
+        "div",
+        { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Stages in numbers" },
+        legend,
+      ),
+    ),
+    details,
+  );
   const plot = new Plot(box, readout);
   onTheme(() => setTimeout(redraw));
 
   function render(store) {
     const requests = store.recent(span.span);
-    const had = STAGES.filter(({ id }) => ALWAYS.includes(id) || requests.some((r) => `${id}_s` in r.stages));
-    keyed(rows, had.map((stage) => ({ stage, times: stageSeconds(requests, stage.id) })), ({ stage }) => stage.id,
-      ({ stage }) => stageRow(stage, hidden, redraw));
+    const had = STAGES.filter(
+      ({ id }) => ALWAYS.includes(id) || requests.some((r) => `${id}_s` in r.stages),
+    );
+    keyed(
+      rows,
+      had.map((stage) => ({ stage, times: stageSeconds(requests, stage.id) })),
+      ({ stage }) => stage.id,
+      ({ stage }) => stageRow(stage, hidden, redraw),
+    );
     const lines = had.filter(({ id }) => !hidden.has(id));
-    const found = overTime(requests, lines.map(({ id }) => id), p, { ...span, now: store.last.gateway.now });
+    const found = overTime(
+      requests,
+      lines.map(({ id }) => id),
+      p,
+      { ...span, now: store.last.gateway.now },
+    );
     show(empty, requests.length === 0);
     plot.draw(lines, found);
-    const part = store.leftOut ? `; ${many(store.leftOut, "request")} ended faster than this page could read them and are not in it` : "";
+    const part = store.leftOut
+      ? `; ${many(store.leftOut, "request")} ended faster than this page could read them and are not in it`
+      : "";
     const short = store.isShort(span.span) ? "; older ones of them are no longer kept here" : "";
-    say(words, `p${p} of each stage in steps of ${span.step} s, from ${many(requests.length, "request")} that ended in ${span.name}${part}${short}. The scale is logarithmic.`);
+    say(
+      words,
+      `p${p} of each stage in steps of ${span.step} s, from ${many(requests.length, "request")} that ended in ${span.name}${part}${short}. The scale is logarithmic.`,
+    );
     attr(box, "data-lines", String(lines.length));
     if (details.open) asTable(lines, found);
   }
 
   function asTable(lines, { times, values }) {
-    const full = times.map((time, at) => ({ time, at })).filter(({ at }) => lines.some(({ id }) => values[id][at] !== null)).reverse();
+    const full = times
+      .map((time, at) => ({ time, at }))
+      .filter(({ at }) => lines.some(({ id }) => values[id][at] !== null))
+      .reverse();
     series.replaceChildren(
       h("caption", { class: "unseen", text: `p${p} of each stage, newest first` }),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col", text: "Until" }), ...lines.map(({ name }) => h("th", { scope: "col", class: "number", text: name })))),
-      h("tbody", {}, ...full.map(({ time, at }) => h("tr", {}, h("th", { scope: "row", text: clock(time) }),
-        ...lines.map(({ id }) => h("td", { class: "number", text: values[id][at] === null ? "–" : seconds(values[id][at]) }))))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col", text: "Until" }),
+          ...lines.map(({ name }) => h("th", { scope: "col", class: "number", text: name })),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        ...full.map(({ time, at }) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row", text: clock(time) }),
+            ...lines.map(({ id }) =>
+              h("td", {
+                class: "number",
+                text: values[id][at] === null ? "–" : seconds(values[id][at]),
+              }),
+            ),
+          ),
+        ),
+      ),
     );
   }
 

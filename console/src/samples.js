@@ -5,8 +5,11 @@ import { seconds } from "./format.js";
 import { BY_ID } from "./stages.js";
 
 export function lineSample({ id, dash }) {
-  return svg("svg", { class: `sample ink-${id}`, viewBox: "0 0 26 8", "aria-hidden": "true", focusable: "false" },
-    svg("line", { x1: 1, y1: 4, x2: 25, y2: 4, "stroke-dasharray": dash.join(" ") || "none" }));
+  return svg(
+    "svg",
+    { class: `sample ink-${id}`, viewBox: "0 0 26 8", "aria-hidden": "true", focusable: "false" },
+    svg("line", { x1: 1, y1: 4, x2: 25, y2: 4, "stroke-dasharray": dash.join(" ") || "none" }),
+  );
 }
 
 export function barSample({ id, letter }) {
@@ -40,6 +43,8 @@ export function drawBar(bar, request, scale) {
 export function inWords(request) {
   const order = [];
   for (const { stage } of request.steps) if (!order.includes(stage)) order.push(stage);
-  const said = order.map((stage) => `${BY_ID.get(stage)?.name ?? stage} ${seconds(request.stages[`${stage}_s`])}`);
+  const said = order.map(
+    (stage) => `${BY_ID.get(stage)?.name ?? stage} ${seconds(request.stages[`${stage}_s`])}`,
+  );
   return said.join(", ") || "no stage was reached";
 }

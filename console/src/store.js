@@ -130,7 +130,8 @@ export class Store {
         const known = pair(told.prefill, told.decode);
         if (told.tokens_per_s !== null || !told.ok) known.ok = known.ok !== false && told.ok;
         const size = this.#kvBytes(here.get(told.prefill));
-        const speed = told.gb_per_s ?? (told.tokens_per_s && size ? (told.tokens_per_s * size) / 1e9 : null);
+        const speed =
+          told.gb_per_s ?? (told.tokens_per_s && size ? (told.tokens_per_s * size) / 1e9 : null);
         known.gbPerS ??= speed;
       }
       for (const verdict of view.verdicts) {
@@ -140,7 +141,8 @@ export class Store {
     }
     for (const request of this.recent(spanS)) {
       const { prefill_engine: prefill, decode_engine: decode, route } = request;
-      if (route === "pd" && here.has(prefill) && here.has(decode)) pair(prefill, decode).requests.push(request);
+      if (route === "pd" && here.has(prefill) && here.has(decode))
+        pair(prefill, decode).requests.push(request);
     }
     const bad = (one) => (one.ok === false || one.verdict?.outcome === "FAIL" ? 0 : 1);
     return [...found.values()]
@@ -153,7 +155,9 @@ export class Store {
 
   #kvBytes(engine) {
     if (engine?.kv_bytes_per_token) return engine.kv_bytes_per_token;
-    const sizes = (this.facts.get(engine?.replica_id)?.facts?.workers ?? []).map((w) => w.kv_bytes_per_token);
+    const sizes = (this.facts.get(engine?.replica_id)?.facts?.workers ?? []).map(
+      (w) => w.kv_bytes_per_token,
+    );
     return sizes.every(Boolean) ? sizes.reduce((sum, one) => sum + one, 0) : 0;
   }
 }

@@ -8,7 +8,9 @@ export function startTheme(select) {
     document.documentElement.dataset.theme = value;
     for (const listener of listeners) listener();
   };
-  select.value = ["light", "dark"].includes(localStorage.getItem(NAME)) ? localStorage.getItem(NAME) : "auto";
+  select.value = ["light", "dark"].includes(localStorage.getItem(NAME))
+    ? localStorage.getItem(NAME)
+    : "auto";
   set(select.value);
   select.addEventListener("change", () => {
     localStorage.setItem(NAME, select.value);

@@ -30,9 +30,15 @@ export function drawWires(picture, pairs, { width, height, place }) {
     // Two lines cross in the middle and level ones pass there: each label stands where its line is
     // alone.
     const t = Math.abs(from - to) < 8 ? 0.72 : 0.3;
-    const y = (1 - t) ** 3 * from + 3 * (1 - t) ** 2 * t * from + 3 * (1 - t) * t * t * to + t ** 3 * to;
+    const y =
+      (1 - t) ** 3 * from + 3 * (1 - t) ** 2 * t * from + 3 * (1 - t) * t * t * to + t ** 3 * to;
     const x = 3 * (1 - t) ** 2 * t * bend + 3 * (1 - t) * t * t * bend + t ** 3 * width;
-    const label = svg("text", { x, y: to > from + 8 ? y + 14 : y - 7, class: `wire-label ${kind}`, "text-anchor": "middle" });
+    const label = svg("text", {
+      x,
+      y: to > from + 8 ? y + 14 : y - 7,
+      class: `wire-label ${kind}`,
+      "text-anchor": "middle",
+    });
     label.textContent = `${slow ? "slow, " : ""}${gigabytes(pair.gbPerS)}`;
     drawn.push(label);
   }

@@ -10,7 +10,16 @@ import { Store } from "../src/store.js";
 
 test("numbers have three digits that matter, and their unit", () => {
   const said = [0, 0.00042, 0.084, 0.9996, 1.254, 12.34, 125, 3725].map(seconds);
-  assert.deepEqual(said, ["0 ms", "0.42 ms", "84.0 ms", "1.00 s", "1.25 s", "12.3 s", "2 min 5 s", "1 h 2 min"]);
+  assert.deepEqual(said, [
+    "0 ms",
+    "0.42 ms",
+    "84.0 ms",
+    "1.00 s",
+    "1.25 s",
+    "12.3 s",
+    "2 min 5 s",
+    "1 h 2 min",
+  ]);
   assert.equal(seconds(null), "not known");
   assert.equal(gigabytes(8.734), "8.73 GB/s");
   assert.equal(share(0.004), "0.4 %");
@@ -25,7 +34,13 @@ test("a percentile is a value that was there", () => {
 });
 
 const request = (ended_at, prefill_s, more = {}) => ({
-  ended_at, stages: { prefill_s }, outcome: "ok", fallbacks: [], resumes: [], attempts: [], ...more,
+  ended_at,
+  stages: { prefill_s },
+  outcome: "ok",
+  fallbacks: [],
+  resumes: [],
+  attempts: [],
+  ...more,
 });
 
 test("a bucket without a request is a gap and not a zero", () => {
@@ -37,24 +52,48 @@ test("a bucket without a request is a gap and not a zero", () => {
 
 test("requests that left their way are told from those that did not", () => {
   assert.equal(isTrouble(request(1, 1)), false);
-  for (const more of [{ outcome: "error" }, { fallbacks: ["prefill_timeout"] }, { resumes: [{}] }, { attempts: [{}] }]) {
+  for (const more of [
+    { outcome: "error" },
+    { fallbacks: ["prefill_timeout"] },
+    { resumes: [{}] },
+    { attempts: [{}] },
+  ]) {
     assert.equal(isTrouble(request(1, 1, more)), true);
   }
 });
 
 test("a rate is counted by one gateway's own clock", () => {
   assert.equal(rate([[1, 5]]), null);
-  assert.equal(rate([[1, 5], [3, 9]]), 2);
-  assert.equal(rate([[1, 5], [3, 0]]), 0);
+  assert.equal(
+    rate([
+      [1, 5],
+      [3, 9],
+    ]),
+    2,
+  );
+  assert.equal(
+    rate([
+      [1, 5],
+      [3, 0],
+    ]),
+    0,
+  );
 });
 
 test("events may be cut anywhere, and comments that are no timeline are skipped", () => {
-  const stream = ': keep-alive\n\ndata: {"a":1}\r\n\r\ndata: two\n\n: baton-timing {"ttft_s":1}\n\ndata: [DONE]\n\n';
+  const stream =
+    ': keep-alive\n\ndata: {"a":1}\r\n\r\ndata: two\n\n: baton-timing {"ttft_s":1}\n\ndata: [DONE]\n\n';
   for (const size of [1, 2, 7, 1000]) {
     const split = new Events();
     const found = [];
-    for (let at = 0; at < stream.length; at += size) found.push(...split.push(stream.slice(at, at + size)));
-    assert.deepEqual(found, [{ data: '{"a":1}' }, { data: "two" }, { timing: { ttft_s: 1 } }, { data: "[DONE]" }]);
+    for (let at = 0; at < stream.length; at += size)
+      found.push(...split.push(stream.slice(at, at + size)));
+    assert.deepEqual(found, [
+      { data: '{"a":1}' },
+      { data: "two" },
+      { timing: { ttft_s: 1 } },
+      { data: "[DONE]" },
+    ]);
   }
   assert.deepEqual(new Events().push(": baton-timing {broken\n\n"), []);
 });
@@ -67,17 +106,42 @@ test("the gateway's address comes from the page's own, and /v1 never doubles", (
 
 const view = (id, added, engines, more = {}) => ({
   gateway: { id, now: 100, began: 0, of: 2, ...more.gateway, slo: {}, mode: "auto" },
-  engines, pairs: [], verdicts: [], models: ["m"], load: { inflight: 1, queued: 0 },
-  requests: { added, left_out: 0, ended: [] }, ...more.rest,
+  engines,
+  pairs: [],
+  verdicts: [],
+  models: ["m"],
+  load: { inflight: 1, queued: 0 },
+  requests: { added, left_out: 0, ended: [] },
+  ...more.rest,
 });
-const engine = (replica_id, role, more = {}) => ({ replica_id, role, inflight: 2, circuit: "closed", state: "ready", kv_bytes_per_token: 1e5, ...more });
+const engine = (replica_id, role, more = {}) => ({
+  replica_id,
+  role,
+  inflight: 2,
+  circuit: "closed",
+  state: "ready",
+  kv_bytes_per_token: 1e5,
+  ...more,
+});
 
 test("two gateways behind one address become one picture", () => {
   const store = new Store();
   store.take(view("g1", 7, [engine("d", "decode")]), 1);
   store.take(view("g2", 3, [engine("d", "decode"), engine("e", "decode", { circuit: "open" })]), 2);
-  assert.deepEqual([...store.seen], [["g1", 7], ["g2", 3]]);
-  assert.deepEqual(store.engines("decode").map((one) => [one.replica_id, one.inflight]), [["e", 2], ["d", 4]]);
+  assert.deepEqual(
+    [...store.seen],
+    [
+      ["g1", 7],
+      ["g2", 3],
+    ],
+  );
+  assert.deepEqual(
+    store.engines("decode").map((one) => [one.replica_id, one.inflight]),
+    [
+      ["e", 2],
+      ["d", 4],
+    ],
+  );
   assert.equal(store.load("inflight"), 2);
   store.take(view("g2", 4, []), 40);
   assert.deepEqual([...store.seen], [["g2", 4]]);
@@ -89,8 +153,19 @@ test("a slow pair comes first, and one that nobody measured is not called well",
     { prefill: "p", decode: "d", ok: true, tokens_per_s: null, gb_per_s: null },
     { prefill: "p", decode: "e", ok: false, tokens_per_s: 1e4, gb_per_s: null },
   ];
-  store.take(view("g", 0, [engine("p", "prefill"), engine("d", "decode"), engine("e", "decode")], { rest: { pairs } }), 1);
-  assert.deepEqual(store.pairs().map(({ decode, ok, gbPerS }) => [decode, ok, gbPerS]), [["e", false, 1], ["d", null, null]]);
+  store.take(
+    view("g", 0, [engine("p", "prefill"), engine("d", "decode"), engine("e", "decode")], {
+      rest: { pairs },
+    }),
+    1,
+  );
+  assert.deepEqual(
+    store.pairs().map(({ decode, ok, gbPerS }) => [decode, ok, gbPerS]),
+    [
+      ["e", false, 1],
+      ["d", null, null],
+    ],
+  );
 });
 
 test("the only gateway that is started anew takes the place of the first at once", () => {
