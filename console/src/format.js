@@ -38,8 +38,10 @@ export function perSecond(value) {
   return value === null ? UNKNOWN : digits(value);
 }
 
+/** Gigabytes a second; megabytes where there is not much: a small model on a CPU has small KV. */
 export function gigabytes(value) {
-  return value === null || value === undefined ? UNKNOWN : `${digits(value)} GB/s`;
+  if (value === null || value === undefined) return UNKNOWN;
+  return value < 0.1 ? `${digits(value * 1000)} MB/s` : `${digits(value)} GB/s`;
 }
 
 export function share(value) {

@@ -35,11 +35,11 @@ function backends(engine, told, verdict) {
   return differ ? `${names} (asked for: ${asked.join(", ")})` : names;
 }
 
-function judged(ok) {
+function judged({ ok, aside }) {
   if (ok === null) return { word: "not measured yet", kind: "none", sign: "·" };
   return ok
     ? { word: "faster than prefill", kind: "good", sign: "✓" }
-    : { word: "slower than prefill", kind: "bad", sign: "✕" };
+    : { word: aside ? "slow, left alone" : "slower than prefill", kind: "bad", sign: "✕" };
 }
 
 const OUTCOMES = {
@@ -86,7 +86,7 @@ function pairRow() {
           ? "none streamed"
           : `${seconds(pair.handoffS)} of ${count(pair.handoffs)}`,
       );
-      mark(live, judged(pair.ok));
+      mark(live, judged(pair));
       if (pair.verdict) {
         mark(proof, OUTCOMES[pair.verdict.outcome]);
         const first = pair.verdict.reasons.find((reason) => reason.weight !== "good");

@@ -110,8 +110,9 @@ export class Store {
   }
 
   /**
-   * Pairs that something is known of, those in trouble first: `{prefill, decode, ok, gbPerS,
-   * verdict, handoffs, handoffS}`. `ok` is null while nothing was measured.
+   * Pairs that something is known of, those in trouble first: `{prefill, decode, ok, aside,
+   * gbPerS, verdict, handoffs, handoffS}`. `ok` is null while nothing was measured; `aside`: it is
+   * left alone.
    */
   pairs(spanS = 300) {
     const found = new Map();
@@ -119,7 +120,8 @@ export class Store {
       const name = `${prefill}\n${decode}`;
       let known = found.get(name);
       if (known === undefined) {
-        known = { name, prefill, decode, ok: null, gbPerS: null, verdict: null, requests: [] };
+        known = { name, prefill, decode, ok: null, aside: false, gbPerS: null, verdict: null };
+        known.requests = [];
         found.set(name, known);
       }
       return known;
@@ -129,6 +131,7 @@ export class Store {
       for (const told of view.pairs) {
         const known = pair(told.prefill, told.decode);
         if (told.tokens_per_s !== null || !told.ok) known.ok = known.ok !== false && told.ok;
+        known.aside ||= told.routed_around === true;
         const size = this.#kvBytes(here.get(told.prefill));
         const speed =
           told.gb_per_s ?? (told.tokens_per_s && size ? (told.tokens_per_s * size) / 1e9 : null);

@@ -22,6 +22,7 @@ test("numbers have three digits that matter, and their unit", () => {
   ]);
   assert.equal(seconds(null), "not known");
   assert.equal(gigabytes(8.734), "8.73 GB/s");
+  assert.equal(gigabytes(0.003524), "3.52 MB/s");
   assert.equal(share(0.004), "0.4 %");
   assert.equal(many(1, "pair"), "1 pair");
   assert.deepEqual([0.0001, 0.02, 5].map(tick), ["100 µs", "20 ms", "5 s"]);
