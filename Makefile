@@ -29,8 +29,17 @@ env: ## Make .venv from requirements/ (returns at once when it is there)
 demo: env ## Run the whole thing once: two engines, one endpoint, one proof. DEMO_ARGS="--json FILE"
 	@$(BIN)/baton demo $(DEMO_ARGS)
 
+.PHONY: console
+console: ## Build the gateway's console into the package (npm ci, esbuild)
+	@$(PYTHON) tools/build_console.py
+
+.PHONY: test-programs
+test-programs: env ## Get what some tests use and pip has not: Chromium, npm, promtool (apt-get, as root)
+	@$(BIN)/python tools/test_programs.py
+	@$(BIN)/python tools/build_console.py --if-possible
+
 .PHONY: test
-test: env ## Run every test: unit first, then contract, integration and end to end
+test: test-programs ## Run every test: unit first, then contract, integration and end to end
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest tests/contract tests/integration $(PYTEST_ARGS)
 	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
@@ -80,9 +89,10 @@ pin: env ## Write the hashes into requirements/ after a version was edited there
 
 .PHONY: clean
 clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cache/baton)
+	@rm -rf console/node_modules console/.built src/baton/observe/console/static
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-env
 clean-env: clean ## Remove .venv and .bench, too
-	@rm -rf .venv .venv.lock $(BENCH)
+	@rm -rf .venv .venv.lock .programs $(BENCH)

@@ -45,6 +45,7 @@ Every error that a person may see gives fact, place and cure::
         │   │   └── BrokenStream   after it: the caller got an error event
         │   └── HandoffRejected    decode did not take the KV that prefill offered
         ├── NoEngineAvailable      503
+        ├── ConsoleNotBuilt        503: the console is switched on, and its files are not there
         ├── OverflowFailed         the provider did not answer; the caller gets the local error
         └── DeadlinePassed         504
 """
@@ -366,6 +367,14 @@ class NoEngineAvailable(GatewayError):
     status = 503
     kind = "service_unavailable_error"
     code = "no_engine_available"
+
+
+class ConsoleNotBuilt(GatewayError):
+    """The console's bundle is not where the package should have it."""
+
+    status = 503
+    kind = "service_unavailable_error"
+    code = "console_not_built"
 
 
 class OverflowFailed(GatewayError):

@@ -45,6 +45,13 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1000),
     help="Processes that share the port, each a whole gateway with its own limits and metrics.",
 )
+@click.option(
+    "--console",
+    is_flag=True,
+    envvar="BATON_CONSOLE",
+    show_envvar=True,
+    help="Serve the console at /console, whatever the file says.",
+)
 @click.option("--route-prefix", default="/", show_default=True, help="Path to serve under.")
 @click.option(
     "--insecure-no-auth",
@@ -65,6 +72,7 @@ def command(  # noqa: PLR0917  (click passes by name)
     config_file: Path | None,
     engine_secret_env: str | None,
     workers: int,
+    console: bool,
     route_prefix: str,
     insecure_no_auth: bool,
     tls_cert: Path | None,
@@ -84,6 +92,9 @@ def command(  # noqa: PLR0917  (click passes by name)
     if workers > 1:
         gateways = settings.gateway.model_copy(update={"num_replicas": workers})
         settings = settings.model_copy(update={"gateway": gateways})
+    if console:
+        shown = settings.console.model_copy(update={"enabled": True})
+        settings = settings.model_copy(update={"console": shown})
     logs.configure(settings.logging)
     auth = settings.auth
     if auth.is_unsaid and not (is_loopback(host) or insecure_no_auth):
@@ -113,6 +124,9 @@ def command(  # noqa: PLR0917  (click passes by name)
     def ready() -> None:
         port = listener.getsockname()[1]
         click.echo(f"gateway listens on {scheme}://{name}:{port}", err=True)
+        if settings.console.enabled:
+            prefix = route_prefix.rstrip("/")
+            click.echo(f"its console is at {scheme}://{name}:{port}{prefix}/console", err=True)
 
     try:
         if workers == 1:

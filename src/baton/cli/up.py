@@ -94,7 +94,7 @@ def command(  # noqa: PLR0917  # click passes them by name
         data = _as_data(deployment, progress) | {"timings": timings.as_data()}
         click.echo(json.dumps(data, indent=2))
     else:
-        _print_ready(deployment, plan.apps[0].model_id)
+        _print_ready(deployment, plan.apps[0])
 
 
 RAY_HINT = (
@@ -233,9 +233,11 @@ def _as_data(deployment: Deployment, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _print_ready(deployment: Deployment, model_id: str) -> None:
+def _print_ready(deployment: Deployment, app: AppPlan) -> None:
     click.echo(f"{deployment.name} is ready at {deployment.endpoint}/v1")
-    body = json.dumps({"model": model_id, "prompt": "Once upon a time", "max_tokens": 16})
+    if app.console:
+        click.echo(f"its console is at {deployment.endpoint}/console", err=True)
+    body = json.dumps({"model": app.model_id, "prompt": "Once upon a time", "max_tokens": 16})
     click.echo(
         f"\n  curl {deployment.endpoint}/v1/completions -H 'content-type: application/json' "
         f"-d '{body}'\n\nstop it with `baton down {deployment.name}`",

@@ -112,9 +112,11 @@ def verify_endpoint(
 
     async def run() -> Verification:
         async with Deployment(endpoint, api_key) as deployment:
-            return await verify(
+            found = await verify(
                 deployment, requirement, progress=progress, most_pairs=pairs, raw=raw
             )
+            await deployment.tell(found.verdicts)
+            return found
 
     return asyncio.run(run())
 

@@ -36,6 +36,7 @@ class AppPlan:
     auth: Auth = field(default_factory=Auth)
     transport: Transport = field(default_factory=Transport)
     """What its KV must travel on; proved before it is called ready, unless that is `any`."""
+    console: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def _app_plan(app: CheckedApp, *, by_baton: bool) -> AppPlan:
         },
         auth=app.baton.auth,
         transport=app.baton.transport,
+        console=app.baton.console.enabled,
     )
 
 

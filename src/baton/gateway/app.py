@@ -33,6 +33,7 @@ from baton.gateway.auth import Keys
 from baton.gateway.books import Books
 from baton.gateway.caller import Caller, CallerGone
 from baton.gateway.caller_wire import Outbox
+from baton.gateway.console import PAGE_ROUTES, Console
 from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
@@ -72,7 +73,7 @@ log = logging.getLogger("baton.gateway")
 
 SETTLES_S = 30.0
 """So long a gateway that has just started waits for prefill before it calls itself ready."""
-OPEN_ROUTES = frozenset({"/health", "/ready"})
+OPEN_ROUTES = PAGE_ROUTES | {"/health", "/ready"}
 
 
 def build_gateway_app(
@@ -141,6 +142,7 @@ class GatewayApp:
         self._outbox = Outbox()
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._proofs = Proofs(self, self._bodies)
+        self.console = Console(self, self._bodies)
         self._model_ids = model_ids
         self._prefix = route_prefix
         self._client: EngineClient | None = None
@@ -224,7 +226,7 @@ class GatewayApp:
         caller = Caller(scope, receive, send, self._outbox)
         path = local_path(scope["path"], scope.get("root_path", ""), self._prefix)
         found = None if path is None else lookup(path)
-        if found is None:
+        if found is None or self.console.hides(found[0]):
             await self._refuse(
                 caller, RouteUnknown(f"Unknown request URL: {scope['method']} {scope['path']}.")
             )

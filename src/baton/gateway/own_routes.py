@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from baton.errors import ModelUnknown
+from baton.gateway.engines_view import engines_view
 from baton.gateway.openai_errors import body_of
 
 if TYPE_CHECKING:
@@ -30,15 +31,8 @@ async def answer(app: GatewayApp, caller: Caller, route: Route, ident: str | Non
             app.settle()
         said = "not ready" if not serves else "degraded" if missing else "ready"
         await caller.answer_json(200 if serves else 503, {"status": said, "missing": missing})
-    elif route.path == "/v1/models":
-        cards = [model_card(app, name) for name in sorted(app.model_ids)]
-        await caller.answer_json(200, {"object": "list", "data": cards})
-    elif route.path == "/v1/models/{id}":
-        if ident in app.model_ids:
-            await caller.answer_json(200, model_card(app, ident))
-        else:
-            error = ModelUnknown(f"The model `{(ident or '')[:200]}` does not exist.")
-            await caller.answer_json(404, body_of(error))
+    elif route.path in ("/v1/models", "/v1/models/{id}"):
+        await _models(app, caller, ident)
     elif route.path == "/metrics":
         await caller.answer(200, render_metrics(app), content_type=_METRICS)
     elif route.path == "/baton/engines/metrics":
@@ -46,8 +40,21 @@ async def answer(app: GatewayApp, caller: Caller, route: Route, ident: str | Non
         await caller.answer(200, page, content_type=_METRICS)
     elif route.path == "/baton/requests":
         await caller.answer_json(200, {"requests": app.timelines.as_list()})
-    else:
+    elif route.path == "/baton/engines":
         await caller.answer_json(200, engines_view(app))
+    else:
+        await app.console.answer(caller, route, ident)
+
+
+async def _models(app: GatewayApp, caller: Caller, ident: str | None) -> None:
+    if ident is None:
+        cards = [model_card(app, name) for name in sorted(app.model_ids)]
+        await caller.answer_json(200, {"object": "list", "data": cards})
+    elif ident in app.model_ids:
+        await caller.answer_json(200, model_card(app, ident))
+    else:
+        error = ModelUnknown(f"The model `{ident[:200]}` does not exist.")
+        await caller.answer_json(404, body_of(error))
 
 
 def missing_for_ready(app: GatewayApp) -> list[str]:
@@ -114,21 +121,3 @@ def show_links(app: GatewayApp) -> None:
         (prefill, decode, ok, speed(prefill, rate))
         for prefill, decode, ok, rate in app.links.pairs()
     )
-
-
-def engines_view(app: GatewayApp) -> dict[str, Any]:
-    """The directory as this gateway sees it. The engines' secret is not part of it."""
-    return {
-        "directory_age_s": app.directory.age_s,
-        "directory_failures": app.directory.failures,
-        "mode": app.settings.disaggregate.mode,
-        "engines": [
-            {
-                **engine.model_dump(mode="json"),
-                "inflight": app.inflight.count(engine.replica_id),
-                "circuit": app.directory.breakers.state(engine),
-                "cool_off_left_s": round(app.directory.breakers.cool_off_left_s(engine), 3),
-            }
-            for engine in app.directory.all_engines()
-        ],
-    }

@@ -138,6 +138,11 @@ TABLE: tuple[Route, ...] = (
     _get("/baton/evidence", "own", "what engines say of their KV transfer (proofs)"),
     _post("/baton/verify/handoff", "own", "one request through a named pair (proofs)"),
     _post("/baton/verify/raw", "own", "a transfer without engines between two places (proofs)"),
+    # The console: 404 unless it is switched on.
+    _get("/console", "own", "a page that holds no data (console)"),
+    _get("/console/{id}", "own", "the page's files (console)"),
+    _get("/baton/console", "own", "what the page shows, behind the keys (console)"),
+    _post("/baton/verify/verdicts", "own", "what `baton verify` found, for the console (verdicts)"),
     # Never exposed.
     _post("/v1/load_lora_adapter", "never", "loads files named by the caller into an engine"),
     _post("/v1/unload_lora_adapter", "never", _CONTROL),
@@ -192,6 +197,7 @@ TABLE: tuple[Route, ...] = (
 _EXACT = {route.path: route for route in TABLE if "{" not in route.path}
 _RESPONSES = "/v1/responses/"
 _MODELS = "/v1/models/"
+_CONSOLE = "/console/"
 _PATTERNS = {route.path: route for route in TABLE if "{" in route.path}
 
 
@@ -203,6 +209,8 @@ def lookup(path: str) -> tuple[Route, str | None] | None:
     # A model's id may hold slashes: the rest of the path is the id.
     if path.startswith(_MODELS) and len(path) > len(_MODELS):
         return _PATTERNS["/v1/models/{id}"], path[len(_MODELS) :]
+    if path.startswith(_CONSOLE):
+        return _PATTERNS["/console/{id}"], path[len(_CONSOLE) :]
     if path.startswith(_RESPONSES):
         rest = path[len(_RESPONSES) :]
         name, slash, action = rest.partition("/")

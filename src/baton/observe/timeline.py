@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from baton.observe.definitions import GAP_BUCKETS, tpot
@@ -238,11 +239,23 @@ class TimelineRing:
 
     def __init__(self, size: int = 1000) -> None:
         self._ring: deque[Timeline] = deque(maxlen=size)
+        self.added = 0
+        """How many there have been."""
 
     def add(self, timeline: Timeline) -> None:
         # What has been added up, or still points at the request's body, is not kept with it.
         timeline.gaps = timeline.watcher = None
         self._ring.append(timeline)
+        self.added += 1
 
     def as_list(self) -> list[dict[str, Any]]:
         return [timeline.as_dict() for timeline in self._ring]
+
+    def after(self, number: int, most: int) -> list[dict[str, Any]]:
+        """Those that came behind the first `number`, oldest first; the newest `most` of them.
+
+        A `number` from the future is another gateway's, or this one's before its restart.
+        """
+        wanted = self.added if number > self.added else self.added - max(0, number)
+        newest = list(islice(reversed(self._ring), min(wanted, most)))
+        return [timeline.as_dict() for timeline in reversed(newest)]

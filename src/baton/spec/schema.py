@@ -204,6 +204,15 @@ class Placement(Frozen):
         return self.prefill_node_selector if role == "prefill" else self.decode_node_selector
 
 
+class Console(Frozen):
+    """A page at `/console` of the gateway: engines, pairs, phases, recent requests, a chat box.
+
+    The page holds no data. What it shows stands behind the callers' keys, and every key opens it.
+    """
+
+    enabled: bool = False
+
+
 class Logging(Frozen):
     """How Baton's own lines look."""
 
@@ -225,6 +234,7 @@ class BatonBlock(Frozen):
     engines: Engines = Engines()
     gateway: Gateway = Gateway()
     placement: Placement = Placement()
+    console: Console = Console()
     logging: Logging = Logging()
     tracing: Tracing = Tracing()
 

@@ -12,10 +12,14 @@ from baton.spec.transfer import EngineFacts
 from baton.verify.evidence import EngineEvidence, Handoff, Raw
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
+
+    from baton.verify.evidence import Verdict
 
 HANDOFF_TIMEOUT_S = 300.0
 RAW_TIMEOUT_S = 400.0
+TELL_TIMEOUT_S = 5.0
 
 
 class Deployment:
@@ -111,6 +115,18 @@ class Deployment:
             "POST", "/tokenize", {"model": model, "prompt": text}, HANDOFF_TIMEOUT_S
         )
         return [int(one) for one in found["tokens"]]
+
+    async def tell(self, verdicts: Sequence[Verdict]) -> bool:
+        """Tell the gateway what came out, for its console; whether it wanted to know.
+
+        Of several gateways the one that happens to answer is told.
+        """
+        told = {"verdicts": [verdict.model_dump(mode="json") for verdict in verdicts]}
+        try:
+            await self._call("POST", "/baton/verify/verdicts", told, TELL_TIMEOUT_S)
+        except (VerifyFailed, NotRunning):  # no console there: the verdicts are the caller's alone
+            return False
+        return True
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float

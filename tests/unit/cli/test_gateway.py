@@ -56,6 +56,31 @@ def test_an_open_address_starts_when_the_file_says_that_it_is_meant_so(tmp_path)
     assert isinstance(error, PortTaken)
 
 
+def test_the_console_is_off_and_is_switched_on_by_flag_variable_or_file(tmp_path, monkeypatch):
+    """And where it is is said once the gateway listens."""
+    file = tmp_path / "app.yaml"
+    file.write_text("baton: {console: {enabled: true}}")
+    seen = []
+
+    def serve(app, listener, settings, tls, ready):
+        seen.append(app.settings.console.enabled)
+        ready()
+
+    monkeypatch.setattr("baton.cli.gateway._serve", serve)
+    runs = (
+        ([], {}),
+        (["--console"], {}),
+        ([], {"BATON_CONSOLE": "1"}),
+        (["--config", str(file)], {}),
+    )
+    for args, env in runs:
+        command_line = [*ENGINES, "--port", "0", "--route-prefix", "/qwen/", *args]
+        said = CliRunner(env=env).invoke(command, command_line, catch_exceptions=False).stderr
+        assert ("its console is at http://127.0.0.1:" in said) is seen[-1]
+        assert ("/qwen/console" in said) is seen[-1]
+    assert seen == [False, True, True, True]
+
+
 def _certificate(folder, name="tls"):
     """A self-signed certificate for 127.0.0.1 and its key."""
     cert, key = folder / f"{name}.crt", folder / f"{name}.key"

@@ -14,7 +14,7 @@ from baton.gateway.directory import FixedDirectory
 from baton.spec.schema import BatonBlock
 from baton.verify import measure
 from baton.verify.deployment import Deployment
-from baton.verify.evidence import Requirement
+from baton.verify.evidence import Reason, Requirement, Verdict
 from baton.verify.report import as_data, as_text
 from baton.verify.run import verify
 from tests.unit.gateway.fakes import serving
@@ -151,3 +151,21 @@ async def test_a_deployment_without_a_pair_cannot_be_verified() -> None:
         with pytest.raises(VerifyFailed) as caught:
             await verify(deployment, Requirement())
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("console", [True, False])
+async def test_a_gateway_with_a_console_is_told_what_came_out(console: bool) -> None:
+    """And one without does not want to know, which is no fault of the verification."""
+    settings = BatonBlock.model_validate({"console": {"enabled": console}})
+    reason = Reason(weight="fail", fact="too slow", cure="another wire")
+    async with deployed(settings=settings) as url, Deployment(url) as deployment:
+        (prefill,) = [e.replica_id for role, e in await deployment.engines() if role == "prefill"]
+        (decode,) = [e.replica_id for role, e in await deployment.engines() if role == "decode"]
+        verdict = Verdict(prefill=prefill, decode=decode, outcome="FAIL", reasons=(reason,))
+        assert await deployment.tell([verdict]) is console
+        async with httpx.AsyncClient(base_url=url) as http:
+            answer = await http.get("/baton/console")
+    assert answer.status_code == (200 if console else 404)
+    if console:
+        (shown,) = answer.json()["verdicts"]
+        assert (shown["outcome"], shown["reasons"][0]["fact"]) == ("FAIL", "too slow")
