@@ -14,11 +14,12 @@ from baton.gateway.stream import broken, relay
 
 if TYPE_CHECKING:
     from baton.errors import BrokenStream
+    from baton.gateway.ask import Ask
     from baton.gateway.caller import Caller, Header
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
     from baton.gateway.first_token import FirstToken
-    from baton.gateway.journey import Ask, Journey
+    from baton.gateway.journey import Journey
     from baton.gateway.resume import Resumer
     from baton.gateway.sources import Source
     from baton.observe.timeline import Timeline

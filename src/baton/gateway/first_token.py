@@ -32,8 +32,8 @@ from baton.gateway.resumable import COMPLETING, DEFAULT_MAX_TOKENS, continuation
 from baton.gateway.transcript import write_event
 
 if TYPE_CHECKING:
+    from baton.gateway.ask import Ask
     from baton.gateway.handoff import KVTransferParams
-    from baton.gateway.journey import Ask
     from baton.gateway.request_body import Body
     from baton.gateway.resumable import Means
     from baton.spec.lease import EngineLease

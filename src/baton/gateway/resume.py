@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from baton.errors import GatewayError, LegFailed
-from baton.gateway.journey import Journey, leg_headers
+from baton.gateway.ask import leg_headers
+from baton.gateway.journey import Journey
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import encode_body
 from baton.gateway.resumable import COMPLETING, continuation, means_of
@@ -24,9 +25,9 @@ from baton.gateway.transcript import Transcript, parse_event, write_event
 from baton.observe.timeline import Timeline
 
 if TYPE_CHECKING:
+    from baton.gateway.ask import Ask, Parts
     from baton.gateway.breaker import Breakers
     from baton.gateway.decode import DecodeAnswer
-    from baton.gateway.journey import Ask, Parts
     from baton.gateway.request_body import Body
     from baton.gateway.sources import Place, Source
     from baton.gateway.transcript import Said

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
+from baton.gateway.ask import Ask
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.first_token import (
     Ordinary,
@@ -29,7 +30,6 @@ from baton.gateway.first_token import (
     read,
 )
 from baton.gateway.handoff import KVTransferParams
-from baton.gateway.journey import Ask
 from baton.gateway.resumable import means_of
 from baton.gateway.routes import lookup
 from baton.spec.lease import EngineLease
