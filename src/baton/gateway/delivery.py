@@ -135,6 +135,7 @@ class _Streaming:
         """Decode's answer, from its first word on."""
         await self._start(answer.content_type, answer.status)
         resumer = self.resumer
+        resumer.prompt_usage = answer.prompt_usage
         source = FirstHand(answer, resumer.transcript if resumer.keeps else None)
         await self._relay(source, answer.first_byte_at)
 
@@ -143,6 +144,7 @@ class _Streaming:
         await self._start(EVENT_STREAM, 200)
         journey, resumer = self.journey, self.resumer
         events = resumer.transcript.feed(token.events)
+        resumer.prompt_usage = journey.prompt_usage
         if token.rest is None:
             await self._relay(Written([events]), None)
             return

@@ -20,6 +20,7 @@ from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.mishaps import Mishaps
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
+from baton.gateway.prompt_usage import PromptUsage
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
 from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
@@ -61,7 +62,9 @@ class Journey:
         self._again: str | None = None  # the engine that is asked again, by its replica_id
         self._plan = plan
         self._prefilled = False
-        self._said: Any = None  # prefill's answer, where it was planned to use it
+        self._said: Any = None  # prefill's answer
+        self.prompt_usage: PromptUsage | None = None
+        """What the last prefill leg said of the prompt."""
         self._picked: EngineLease | None = None
         self._offer: Handoff | None = None
         self._lease: LeaseWatch | None = None
@@ -238,6 +241,7 @@ class Journey:
         body = encode_body(
             prefill_body(ask.body, ask.route) if plan is None else plan.prefill_body()
         )
+        heard: list[Any] = []
         # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
         leg = asyncio.create_task(
             run_prefill(
@@ -246,7 +250,7 @@ class Journey:
                 ask.route,
                 body,
                 headers=self._headers("prefill", engine, leg_id),
-                heard=None if plan is None else self._hear,
+                heard=heard.append,
             )
         )
         handoff = Handoff(engine.replica_id, leg_id)
@@ -270,12 +274,11 @@ class Journey:
         except Exception as failure:
             parts.releases.give_up(handoff, event_of(failure))
             raise
+        (self._said,) = heard
+        self.prompt_usage = PromptUsage.of(self._said, ask.route.dialect)
         self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
         self._kv_bytes = engine.kv_bytes_per_token * (self.timeline.prompt_tokens or 0)
         return handoff
-
-    def _hear(self, said: Any) -> None:
-        self._said = said
 
     # -- decode ----------------------------------------------------------------------------------
 
@@ -308,6 +311,7 @@ class Journey:
         )
         if not engines_guard(offer.params, engine):
             await lease.refuse_late_answer(answer.close)
+        answer.read_by_prefill(self.prompt_usage)
         return answer
 
     async def _decode(self, engine: EngineLease, attempt: int) -> DecodeAnswer:

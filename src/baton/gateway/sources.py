@@ -149,10 +149,11 @@ def head_of(transcript: Transcript) -> dict[str, Any]:
 class _OfAnEngine:
     """What an engine's answer says, whole events at a time."""
 
-    __slots__ = ("_answer", "_held", "_whole")
+    __slots__ = ("_answer", "_held", "_prompt_usage", "_whole")
 
     def __init__(self, answer: DecodeAnswer) -> None:
         self._answer = answer
+        self._prompt_usage = answer.prompt_usage
         self._held: bytes | None = answer.held
         self._whole = WholeEvents()
 
@@ -171,7 +172,8 @@ class _OfAnEngine:
         return None
 
     def digest(self, events: bytes) -> bytes:
-        return events
+        said = self._prompt_usage
+        return events if said is None else said.put_into(events, streamed=True)
 
     async def next_events(self) -> bytes:
         while events := await self._whole_events():
@@ -209,6 +211,7 @@ class FirstHand(_OfAnEngine):
         return None if self._transcript is None else self._transcript.plain(chunk)
 
     def digest(self, events: bytes) -> bytes:
+        events = super().digest(events)
         return events if self._transcript is None else self._transcript.feed(events)
 
 
@@ -250,6 +253,7 @@ class Rewritten(_OfAnEngine):
         self._replay = Replay(said)
 
     def digest(self, events: bytes) -> bytes:
+        events = super().digest(events)
         return b"".join([self._rewrite(event) for event in events.split(EVENT_END)[:-1]])
 
     def _rewrite(self, event: bytes) -> bytes:
@@ -341,6 +345,7 @@ class Continued(Rewritten):
             # The tokens written before are prompt there and answer here.
             usage["prompt_tokens"] -= self._moved
             usage["completion_tokens"] += self._moved
+            _keep_within(usage.get("prompt_tokens_details"), usage["prompt_tokens"])
             if self._chat and choices:
                 usage.setdefault("completion_tokens_details", None)
         if self._chat:
@@ -356,6 +361,13 @@ class Continued(Rewritten):
         new = super()._new_in(document)
         self._caught_up = self._replay.caught_up
         return new
+
+
+def _keep_within(details: Any, prompt_tokens: int) -> None:
+    """No more of a prompt is cached than it has: the rest was answer."""
+    for key in ("cached_tokens", "created_cache_tokens"):
+        if isinstance(details, dict) and isinstance(details.get(key), int):
+            details[key] = min(details[key], prompt_tokens)
 
 
 def _as_chat(choice: dict[str, Any]) -> dict[str, Any]:

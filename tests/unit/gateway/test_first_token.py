@@ -97,7 +97,8 @@ class Twins:
         assert self.prefill.core.pool.expired_requests == 0
         for app in self.apps.values():
             await until(lambda app=app: app._parts is None or app._parts.releases.pending == 0)
-            assert all(not count for count in app.inflight._counts.values())
+            # The gateway may notice the last hang-up later than the engine does.
+            await until(lambda app=app: not any(app.inflight._counts.values()))
 
 
 def ids(told: Told) -> list[int]:
