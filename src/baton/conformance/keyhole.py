@@ -1,9 +1,9 @@
 """Reads an answer through a keyhole: the least window that the kernel allows, a byte at a time.
 
 A reader over asyncio asks for one byte and gets it out of what the kernel has long taken in:
-nothing was cut on the way. Here the connection itself is narrow. The segments that it asks for are smaller
-than an event, so events come in parts that nobody chose; and the window is small, so an endpoint
-whose caller waits between two bytes has to keep what he has not taken.
+nothing was cut on the way. Here the connection itself is narrow. The segments that it asks for are
+smaller than an event, so events come in parts that nobody chose; and the window is small, so an
+endpoint whose caller waits between two bytes has to keep what he has not taken.
 """
 
 from __future__ import annotations
