@@ -5,7 +5,8 @@ Every error that a person may see gives fact, place and cure::
     BatonError                     fact, place, cure; exit status
     ├── ConfigRefused              a file that must not start: one or more faults (exit 2)
     ├── EnvironmentUnfit           this machine cannot run what is asked (exit 3)
-    │   └── PortTaken
+    │   ├── PortTaken
+    │   └── RayUnreachable         no Ray cluster answers at the address
     ├── ModelUnavailable           a model that cannot be read, or fails its checksum
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
@@ -102,6 +103,10 @@ class EnvironmentUnfit(BatonError):
 
 class PortTaken(EnvironmentUnfit):
     """A port that Baton needs belongs to another process."""
+
+
+class RayUnreachable(EnvironmentUnfit):
+    """No Ray cluster answers at the address that was given."""
 
 
 class ModelUnavailable(BatonError):

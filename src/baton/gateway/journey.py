@@ -302,7 +302,7 @@ class Journey:
             self._parts.releases.give_up(offer, Event.REFUSED)
             return answer
         offer.move(Event.TOOK)
-        self._parts.releases.met(offer, engine.replica_id)
+        self._parts.releases.met(offer, engine)
         self._parts.metrics.handoffs.done(
             offer.prefill_engine,
             engine.replica_id,
