@@ -65,6 +65,11 @@ class PromptUsage:
         return cls(dialect, usage if isinstance(usage, dict) else {})
 
     @property
+    def key(self) -> bytes:
+        """Bytes that every event has in which something is to be put right."""
+        return _KEYS[self.dialect]
+
+    @property
     def details(self) -> dict[str, Any] | None:
         """`prompt_tokens_details` as a stream has it, without nulls; None when it was not told."""
         details = self.said.get("prompt_tokens_details")
@@ -74,10 +79,8 @@ class PromptUsage:
 
     def put_into(self, answer: bytes, *, streamed: bool) -> bytes:
         """Decode's answer, whole or some whole events of it, with prefill's figures."""
-        key = _KEYS[self.dialect]
-        if key not in answer:  # a plain search, all that nearly every chunk costs
-            return answer
-        found = _VALUES[self.dialect].match(answer, answer.rfind(key))
+        at = answer.rfind(self.key)
+        found = None if at < 0 else _VALUES[self.dialect].match(answer, at)
         if found is None:
             return answer
         if self.dialect == "openai":

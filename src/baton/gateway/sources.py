@@ -149,11 +149,12 @@ def head_of(transcript: Transcript) -> dict[str, Any]:
 class _OfAnEngine:
     """What an engine's answer says, whole events at a time."""
 
-    __slots__ = ("_answer", "_held", "_prompt_usage", "_whole")
+    __slots__ = ("_answer", "_held", "_key", "_prompt_usage", "_whole")
 
     def __init__(self, answer: DecodeAnswer) -> None:
         self._answer = answer
-        self._prompt_usage = answer.prompt_usage
+        self._prompt_usage = said = answer.prompt_usage
+        self._key = None if said is None else said.key
         self._held: bytes | None = answer.held
         self._whole = WholeEvents()
 
@@ -172,8 +173,10 @@ class _OfAnEngine:
         return None
 
     def digest(self, events: bytes) -> bytes:
-        said = self._prompt_usage
-        return events if said is None else said.put_into(events, streamed=True)
+        # One plain search: all that the chunks of a stream without a transcript cost.
+        if self._key is not None and self._key in events and self._prompt_usage is not None:
+            return self._prompt_usage.put_into(events, streamed=True)
+        return events
 
     async def next_events(self) -> bytes:
         while events := await self._whole_events():
