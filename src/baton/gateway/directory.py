@@ -352,8 +352,7 @@ class FixedDirectory(_View):
                 block_size = await self._block_size(client, engine, headers)
             log.info("engine is ready", extra={"engine": engine.url, "role": engine.role})
             self.breakers.forget(engine.replica_id)
-            # An engine takes longer to start than a probe takes to find it gone.
-            starts += 1
+            starts += 1  # it takes longer to start than a probe takes to find it gone
         name, max_model_len = cards[0]
         return engine.model_copy(
             update={
