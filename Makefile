@@ -88,7 +88,7 @@ $(BENCH)/.complete: requirements/bench.txt
 $(CLIENTS)/.complete: requirements/clients.txt requirements/clients-node/package-lock.json
 	@rm -rf $(CLIENTS)
 	@$(PYTHON) -m venv $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install --quiet --no-deps --require-hashes -r $<
+	@$(CLIENTS)/bin/python -m pip install --quiet --no-deps --no-compile --require-hashes -r $<
 	@if command -v npm >/dev/null; then cp -r requirements/clients-node $(CLIENTS)/node && \
 	  npm ci --prefix $(CLIENTS)/node --ignore-scripts --no-audit --no-fund --silent; fi
 	@touch $@

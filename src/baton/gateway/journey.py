@@ -62,7 +62,7 @@ class Journey:
         self._again: str | None = None  # the engine that is asked again, by its replica_id
         self._plan = plan
         self._prefilled = False
-        self._said: Any = None  # prefill's answer
+        self._said: Any = None  # prefill's answer, where it was planned to use it
         self.prompt_usage: PromptUsage | None = None
         """What the last prefill leg said of the prompt."""
         self._picked: EngineLease | None = None
@@ -274,8 +274,9 @@ class Journey:
         except Exception as failure:
             parts.releases.give_up(handoff, event_of(failure))
             raise
-        (self._said,) = heard
-        self.prompt_usage = PromptUsage.of(self._said, ask.route.dialect)
+        (said,) = heard
+        self._said = None if plan is None else said
+        self.prompt_usage = PromptUsage.of(said, ask.route.dialect)
         self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
         self._kv_bytes = engine.kv_bytes_per_token * (self.timeline.prompt_tokens or 0)
         return handoff
