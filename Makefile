@@ -10,6 +10,7 @@ BIN := .venv/bin
 # Each test run starts hundreds of interpreters: compiling everything anew doubles its time.
 unexport PYTHONDONTWRITEBYTECODE
 BENCH := .bench
+CLIENTS := .clients
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 VERIFY_ARGS ?=
@@ -39,7 +40,7 @@ test-programs: env ## Get what some tests use and pip has not: Chromium, npm, pr
 	@$(BIN)/python tools/build_console.py --if-possible
 
 .PHONY: test
-test: test-programs ## Run every test: unit first, then contract, integration and end to end
+test: test-programs $(CLIENTS)/.complete ## Run every test: unit first, then contract, integration and end to end
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest tests/contract tests/integration $(PYTEST_ARGS)
 	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
@@ -83,9 +84,21 @@ $(BENCH)/.complete: requirements/bench.txt
 	@$(BENCH)/bin/python -m pip install --quiet --no-deps --require-hashes -r $<
 	@touch $@
 
+# Apart from .venv: client libraries bring what the pinned set does not have. Node's where it is.
+$(CLIENTS)/.complete: requirements/clients.txt requirements/clients-node/package-lock.json
+	@rm -rf $(CLIENTS)
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --no-deps --no-compile --require-hashes -r $<
+	@if command -v npm >/dev/null; then cp -r requirements/clients-node $(CLIENTS)/node && \
+	  npm ci --prefix $(CLIENTS)/node --ignore-scripts --no-audit --no-fund --silent; fi
+	@touch $@
+
+.PHONY: clients
+clients: $(CLIENTS)/.complete ## Make .clients: the client libraries that the integration tests ask with
+
 .PHONY: pin
 pin: env ## Write the hashes into requirements/ after a version was edited there
-	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt requirements/bench.txt src/baton/demo/model-packages.txt
+	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt requirements/bench.txt requirements/clients.txt src/baton/demo/model-packages.txt
 
 .PHONY: clean
 clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cache/baton)
@@ -94,5 +107,5 @@ clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cac
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-env
-clean-env: clean ## Remove .venv and .bench, too
-	@rm -rf .venv .venv.lock .programs $(BENCH)
+clean-env: clean ## Remove .venv, .bench and .clients, too
+	@rm -rf .venv .venv.lock .programs $(BENCH) $(CLIENTS)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from bars import Bar, draw
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -39,27 +40,18 @@ FIGURES = (
 LOADS = {"c1": "1 caller", "c8": "8 callers"}
 
 
-def bars(axes: Any, found: dict[str, Any], load: str, figure: str, title: str) -> None:
-    """One bar for each setup, with the lowest and highest round."""
+def bars(found: dict[str, Any], load: str, figure: str) -> list[Bar]:
+    """Each setup that was measured."""
     who = [name for name in COLOURS if name in found]
-    heights = [found[name][load][figure] for name in who]
-    ranges = [found[name]["spread"][load][figure] for name in who]
-    errors = [
-        [max(0, h - low) for h, (low, _) in zip(heights, ranges, strict=True)],
-        [max(0, high - h) for h, (_, high) in zip(heights, ranges, strict=True)],
+    return [
+        Bar(
+            NAMES[name],
+            COLOURS[name],
+            found[name][load][figure],
+            *found[name]["spread"][load][figure],
+        )
+        for name in who
     ]
-    drawn = axes.bar(
-        [NAMES[name] for name in who],
-        heights,
-        yerr=errors,
-        capsize=4,
-        color=[COLOURS[name] for name in who],
-    )
-    axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize=8)
-    axes.set_title(f"{title}, {LOADS[load]}", fontsize=10)
-    axes.tick_params(axis="x", labelsize=7)
-    axes.margins(y=0.2)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def main() -> None:
@@ -69,7 +61,7 @@ def main() -> None:
     figure, axes = plt.subplots(len(LOADS), len(FIGURES), figsize=(13, 7))
     for row, load in zip(axes, LOADS, strict=True):
         for place, (name, title) in zip(row, FIGURES, strict=True):
-            bars(place, found, load, name, title)
+            draw(place, bars(found, load, name), f"{title}, {LOADS[load]}")
     versions, load = found["versions"], found["load"]
     figure.suptitle(
         f"The tiny model on real vLLM engines, {found['machine']['cores']} cores in all: "

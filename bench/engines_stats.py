@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gateway_stats import percentile
+from baton.observe.percentile import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

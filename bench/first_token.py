@@ -28,11 +28,11 @@ import uvloop
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.gateway.app import build_gateway_app
+from baton.gateway.ask import Ask
 from baton.gateway.decode import find_error
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.first_token import plan, read
 from baton.gateway.handoff import KVTransferParams
-from baton.gateway.journey import Ask
 from baton.gateway.request_body import encode_body
 from baton.gateway.resumable import means_of
 from baton.gateway.routes import COMPLETIONS, lookup

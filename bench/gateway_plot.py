@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from bars import Bar, draw
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -40,27 +41,13 @@ def of_all(found: dict[str, Any], group: str) -> dict[str, tuple[Any, Any]]:
     return {who: both[who] for who in COLOURS if who in both}
 
 
-def bars(axes: Any, found: dict[str, Any], group: str, title: str, share: str | None) -> None:
-    """One bar for each subject, with the lowest and highest round."""
-    values = of_all(found, group)
-    heights = [v if share is None else v[share] for v, _ in values.values()]
-    ranges = [s if share is None else s[share] for _, s in values.values()]
-    errors = [
-        [max(0, h - low) for h, (low, _) in zip(heights, ranges, strict=True)],
-        [max(0, high - h) for h, (_, high) in zip(heights, ranges, strict=True)],
-    ]
-    drawn = axes.bar(
-        [NAMES[who] for who in values],
-        heights,
-        yerr=errors,
-        capsize=4,
-        color=[COLOURS[who] for who in values],
-    )
-    axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize=8)
-    axes.set_title(title, fontsize=10)
-    axes.tick_params(axis="x", labelsize=7)
-    axes.margins(y=0.2)
-    axes.spines[["top", "right"]].set_visible(False)
+def bars(found: dict[str, Any], group: str, share: str | None) -> list[Bar]:
+    """Each subject that was measured; `share` where a figure has percentiles."""
+    told = []
+    for who, (value, spread) in of_all(found, group).items():
+        height, (low, high) = (value, spread) if share is None else (value[share], spread[share])
+        told.append(Bar(NAMES[who], COLOURS[who], height, low, high))
+    return told
 
 
 def main() -> None:
@@ -77,7 +64,7 @@ def main() -> None:
         ("requests_per_s", "requests/s, 16 tokens each, one core", None),
     )
     for place, (group, title, share) in zip(axes.flat, panels, strict=True):
-        bars(place, found, group, title, share)
+        draw(place, bars(found, group, share), title)
     versions = found["versions"]
     figure.suptitle(
         f"Gateways before the same engines: {found['rounds']} rounds, medians, lowest, highest. "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gateway_stats import Spread, Work, cost, differences, percentile, ratios
+from gateway_stats import Spread, Work, cost, differences, ratios
+
+from baton.observe.percentile import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

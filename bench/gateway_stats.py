@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of all values does not exceed (nearest rank).
-
-    A value that was seen, never one between two: the p99 of 20 values is their maximum.
-
-    Args:
-        values: In any order and unit.
-        share: From 0 to 1.
-
-    Raises:
-        ValueError: There are no values, or the share is none.
-    """
-    if not values or not 0 <= share <= 1:
-        raise ValueError("a percentile needs values, and a share from 0 to 1")
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 @dataclass(frozen=True)

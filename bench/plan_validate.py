@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from output import write
 
+from baton.observe.percentile import percentile
 from baton.plan.costs import HandoffCost
 from baton.plan.measure import Prober
 from baton.plan.profile_file import Profile, read_profile
 from baton.plan.simulator import EngineLimits, Fleet, Pool
-from baton.plan.simulator.outcome import percentile
 from baton.plan.traffic import Traffic, made_up
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.collector import running_collector
-from tests.real_engines import TOOLS, RealPair, start_pair, vllm_is_installed
+from tests.real_engines import CACHED, TOOLS, RealPair, start_pair, vllm_is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,9 @@ def real_pair(
     Tests leave it as they found it: no KV held, both engines alive.
     """
     traced = ("--otlp-traces-endpoint", f"{engine_spans.url}/v1/traces")
-    with start_pair(tmp_path_factory.mktemp("real-pair"), extra_args=(*TOOLS, *traced)) as pair:
+    with start_pair(
+        tmp_path_factory.mktemp("real-pair"), extra_args=(*TOOLS, *CACHED, *traced)
+    ) as pair:
         yield pair
 
 

@@ -50,6 +50,8 @@ _ENVIRONMENT = {
 }
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 """What `tool_choice: required` wants."""
+CACHED = ("--enable-prompt-tokens-details",)
+"""What `cached_tokens` wants."""
 EVIDENCE = (
     "--middleware", "baton.engine.proof.Proof",
     "--worker-extension-cls", "baton.engine.evidence.WorkerEvidence",

@@ -5,7 +5,8 @@ Every error that a person may see gives fact, place and cure::
     BatonError                     fact, place, cure; exit status
     ├── ConfigRefused              a file that must not start: one or more faults (exit 2)
     ├── EnvironmentUnfit           this machine cannot run what is asked (exit 3)
-    │   └── PortTaken
+    │   ├── PortTaken
+    │   └── RayUnreachable         no Ray cluster answers at the address
     ├── ModelUnavailable           a model that cannot be read, or fails its checksum
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
@@ -17,12 +18,13 @@ Every error that a person may see gives fact, place and cure::
     ├── PlanImpossible             nothing can be planned from what was given
     │   ├── DeviceUnknown          a GPU or instance type that is not in the table
     │   ├── ModelFitsNowhere       no device that was named holds the model
-    │   ├── TrafficRefused         a trace, or a rate and lengths, that make no traffic
+    │   ├── TrafficRefused         a rate and lengths, or a trace, that make no traffic
     │   └── ProfileRefused         a profile that cannot be read, or is of other versions
     ├── MeasurementFailed          an engine that gave no usable times to `baton profile`
     ├── VerifyFailed               a verification could not be made
     ├── EndpointUnfit              no OpenAI-compatible endpoint answers there (exit 2)
     ├── ConformanceFailed          an endpoint does otherwise than the OpenAI API
+    ├── TraceRefused               a trace that cannot be read, or is none (exit 2)
     ├── LoadRefused                a trace or traffic that cannot be replayed (exit 2)
     ├── BenchFailed                a measurement that means nothing: errors, or P/D that was none
     └── GatewayError               has an HTTP status and an OpenAI error type
@@ -103,6 +105,10 @@ class PortTaken(EnvironmentUnfit):
     """A port that Baton needs belongs to another process."""
 
 
+class RayUnreachable(EnvironmentUnfit):
+    """No Ray cluster answers at the address that was given."""
+
+
 class ModelUnavailable(BatonError):
     """A model that cannot be read, is incomplete, or fails its checksum."""
 
@@ -164,7 +170,7 @@ class ModelFitsNowhere(PlanImpossible):
 
 
 class TrafficRefused(PlanImpossible):
-    """A trace, or a rate and lengths, that make no traffic."""
+    """A rate and lengths, or a trace, that make no traffic."""
 
 
 class ProfileRefused(PlanImpossible):
@@ -183,6 +189,12 @@ class EndpointUnfit(BatonError):
 
 class ConformanceFailed(BatonError):
     """An endpoint does otherwise than the OpenAI API, or differs without a known reason."""
+
+
+class TraceRefused(BatonError):
+    """A trace that cannot be read, is none, or has a row that is wrong."""
+
+    exit_status = 2
 
 
 class LoadRefused(BatonError):

@@ -130,6 +130,7 @@ def simulated(role: str, **more: Any) -> SimulatedEngine:
         block_size=BLOCK_SIZE,
         kv_blocks=KV_BLOCKS,
         kv_lease_s=3,
+        prompt_tokens_details=True,
         latency=LatencyProfile(prefill_tokens_per_s=20_000, tpot_s=0.002),
         **more,
     )

@@ -10,6 +10,8 @@ USAGE = {
     "completion_tokens_details",
 }
 STREAM_USAGE = {"prompt_tokens", "total_tokens", "completion_tokens"}
+LAST_USAGE = STREAM_USAGE | {"prompt_tokens_details"}
+"""In a stream's last chunk, of engines that run with `--enable-prompt-tokens-details`."""
 
 _ANSWER = {
     "id",

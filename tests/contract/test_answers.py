@@ -57,7 +57,7 @@ async def test_a_completion_stream_has_vllms_chunks(pair, usage):
         last = chunks.pop()
         assert last.keys() == shapes.USAGE_CHUNK
         assert last["choices"] == []
-        assert last["usage"].keys() == shapes.STREAM_USAGE
+        assert last["usage"].keys() == shapes.LAST_USAGE
         assert last["usage"]["completion_tokens"] == 8
     keys = [chunk.keys() for chunk in chunks]
     assert keys[:-1] == [shapes.CHUNK] * (len(chunks) - 1)
@@ -80,7 +80,7 @@ async def test_a_chat_stream_has_vllms_chunks(pair, usage):
     if usage:
         last = chunks.pop()
         assert last.keys() == shapes.USAGE_CHUNK
-        assert last["usage"].keys() == shapes.STREAM_USAGE
+        assert last["usage"].keys() == shapes.LAST_USAGE
     assert all(c["choices"][0].keys() == shapes.CHAT_CHUNK_CHOICE for c in chunks[:-1])
     assert chunks[-1]["choices"][0].keys() == shapes.CHAT_LAST_CHOICE
     assert chunks[-1].keys() == (shapes.CHUNK if usage else shapes.LAST_CHUNK)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from baton.gateway.ask import Ask
 from baton.gateway.first_token import FirstToken, Ordinary, ends_inside_a_block, plan, read
 from baton.gateway.handoff import KVTransferParams
-from baton.gateway.journey import Ask
 from baton.gateway.releases import release_body
 from baton.gateway.resumable import means_of
 from baton.gateway.routes import lookup

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from baton.observe.definitions import judge, tpot
+from baton.observe.percentile import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,14 +36,6 @@ class Spread:
         return data | {"max_s": round(self.maximum, 6)}
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Linear between the two nearest ranks, as numpy's default; `values` are sorted."""
-    place = (len(values) - 1) * percent / 100
-    low = math.floor(place)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (place - low)
-
-
 def spread(values: Sequence[float]) -> Spread | None:
     """None for no values: a percentile of nothing is not 0."""
     if not values:
@@ -53,7 +45,7 @@ def spread(values: Sequence[float]) -> Spread | None:
         len(ordered),
         sum(ordered) / len(ordered),
         ordered[-1],
-        {percent: percentile(ordered, percent) for percent in PERCENTILES},
+        {percent: percentile(ordered, percent / 100, ordered=True) for percent in PERCENTILES},
     )
 
 

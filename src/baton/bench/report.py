@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from baton.bench.compare import SIDES, rows, sentence
 from baton.bench.figures import PERCENTILES, spread
-from baton.bench.plots import Series, chart, distribution
+from baton.bench.page import page
+from baton.bench.plots import Chart, Series, Target, by_percentile, number
 
 if TYPE_CHECKING:
     from baton.bench.compare import Comparison
     from baton.bench.figures import Figures, Spread
+    from baton.bench.generator import Sample
     from baton.bench.run import Measured
     from baton.bench.sweep import Step
+    from baton.spec.schema import Slo
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#1a1a1a}
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;border-bottom:1px solid #ddd;
-text-align:right}td:first-child,th:first-child{text-align:left}.first{font-size:1.3em}
-svg{width:100%;max-width:560px;display:block;margin:1em 0}svg line{stroke:#e4e4e4}
-svg polyline{fill:none;stroke-width:2}svg text{font:11px system-ui,sans-serif;fill:#333}
-svg .title{font-weight:600;font-size:13px}svg .x{text-anchor:middle}svg .y{text-anchor:end}
-"""
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
@@ -53,22 +47,7 @@ class Report:
 
     def html(self) -> str:
         """One page that loads nothing."""
-        parts = [f'<h1>{escape(self.title)}</h1><p class="first">{escape(self.lead)}</p>']
-        for name, (head, body) in self.tables:
-            cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-            lines = "".join(
-                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-                for row in body
-            )
-            parts.append(f"<h2>{escape(name)}</h2><table><tr>{cells}</tr>{lines}</table>")
-        parts += [plot for plot in self.plots if plot]
-        parts.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
-        return (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            f"<title>{escape(self.title)}</title><style>{_STYLE}</style></head><body>"
-            + "".join(parts)
-            + "</body></html>\n"
-        )
+        return page(self.title, self.lead, self.tables, self.notes, self.plots)
 
 
 # -- one run ---------------------------------------------------------------------------------------
@@ -130,15 +109,30 @@ def run_notes(measured: Measured) -> list[str]:
     return notes
 
 
-def run_plots(runs: Sequence[tuple[str, Measured]]) -> list[str]:
-    """Distributions of TTFT and ITL."""
-    good = [(name, [s for s in m.samples if not s.error]) for name, m in runs]
-    ttft = [distribution(name, [s.ttft_s for s in samples]) for name, samples in good]
-    itl = [distribution(name, [g for s in samples for g in s.itl_s]) for name, samples in good]
+def run_plots(runs: Sequence[tuple[str, Sequence[Measured]]], slo: Slo | None = None) -> list[str]:
+    """TTFT and ITL by percentile, of one or several runs under each name, warm-up left out."""
+    counted = [(name, [s for one in of for s in _counted(one)]) for name, of in runs]
+    ttft = [by_percentile(name, [s.ttft_s for s in samples]) for name, samples in counted]
+    itl = [by_percentile(name, [g for s in samples for g in s.itl_s]) for name, samples in counted]
+    promised = None if slo is None else slo.ttft_s
+    targets = (
+        []
+        if promised is None
+        else [Target(f"target {number(promised * 1000)} ms", promised * 1000)]
+    )
     return [
-        chart("TTFT: share of requests below", "ms", "%", ttft, log=True),
-        chart("ITL: share of gaps below", "ms", "%", itl, log=True),
+        Chart(title, across, up, series, "percentile", "log", promises).svg()
+        for title, across, up, series, promises in (
+            ("Time to first token", "percentile of requests", "TTFT, ms", ttft, targets),
+            ("Gaps between tokens", "percentile of gaps", "ITL, ms", itl, []),
+        )
     ]
+
+
+def _counted(measured: Measured) -> Sequence[Sample]:
+    """Whole answers behind the warm-up."""
+    ordered = sorted(measured.samples, key=lambda sample: sample.start_s)
+    return [s for s in ordered[measured.figures.warmup_excluded :] if not s.error]
 
 
 # -- a sweep ---------------------------------------------------------------------------------------
@@ -169,26 +163,30 @@ def sweep_plots(steps: Sequence[Step]) -> list[str]:
     seen = [(step.rate, step.measured.figures) for step in steps if step.measured is not None]
     goodput = Series("goodput", [(rate, f.goodput or 0.0) for rate, f in seen], dots=True)
     offered = Series("offered", [(rate, rate) for rate, _ in seen])
-    return [chart("Goodput", "offered requests/s", "requests/s", [goodput, offered])]
+    across, up = "offered load, requests/s", "goodput, requests/s"
+    return [Chart("Goodput by load", across, up, [goodput, offered]).svg()]
 
 
 # -- a comparison ----------------------------------------------------------------------------------
 
 
 def compare_tables(found: Comparison) -> list[tuple[str, Table]]:
-    """The metrics of both sides, and how the baseline was tuned."""
-    head = ("median (each round)", "together", "disaggregated", "ratio", "better")
-    body = []
+    """The metrics of both sides, of all requests and of each class; how the baseline was tuned."""
+    head = ("median (each round)", "together", "disaggregated", "ratio", "better in every round")
+    bodies: dict[str, list[Sequence[str]]] = {}
     for row in rows(found):
+        kind, _, name = row.name.rpartition(": ")
         scale, unit = (1000, "ms") if row.unit == "s" else (1, row.unit)
         sides = []
         for values in (row.together, row.disaggregated):
-            each = ", ".join(f"{v * scale:.3g}" for v in values)
-            sides.append(f"{median(values) * scale:.3g} ({each})")
+            each = ", ".join(number(v * scale) for v in values)
+            sides.append(f"{number(median(values) * scale)} ({each})")
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        name = f"{row.name}, {unit}" if unit else row.name
-        body.append((name, *sides, ratio, row.better or "rounds overlap"))
-    tables: list[tuple[str, Table]] = [("Both sides", (head, body))]
+        named = f"{name}, {unit}" if unit else name
+        title = f"Requests of the class {kind}" if kind else "Both sides"
+        line = (named, *sides, ratio, row.better or "rounds overlap")
+        bodies.setdefault(title, []).append(line)
+    tables: list[tuple[str, Table]] = [(title, (head, body)) for title, body in bodies.items()]
     if found.tuning:
         tried = [
             (
@@ -223,9 +221,9 @@ def compare_notes(found: Comparison) -> list[str]:
     return notes
 
 
-def compare_plots(found: Comparison) -> list[str]:
-    """The last round's distributions, side by side."""
-    return run_plots([(side, found.rounds[side][-1]) for side in SIDES])
+def compare_plots(found: Comparison, slo: Slo | None = None) -> list[str]:
+    """Both sides, all rounds together."""
+    return run_plots([(side, found.rounds[side]) for side in SIDES], slo)
 
 
 def compare_lead(found: Comparison) -> str:

@@ -217,7 +217,7 @@ def _write_run(options: dict[str, Any], measured: Measured, notes: list[str]) ->
         report.run_lead(measured),
         report.run_tables(measured),
         [*report.run_notes(measured), *notes],
-        report.run_plots([("all", measured)]),
+        report.run_plots([("all requests", [measured])], _slo(options)),
         {"url": options["url"], **measured.as_data(), "notes": notes},
     )
     write(options, written)
@@ -240,13 +240,15 @@ def _write_sweep(options: dict[str, Any], steps: Sequence[Step]) -> None:
         | ({} if s.measured is None else s.measured.as_data())
         for s in steps
     ]
-    runs = [(s.measured.label, s.measured) for s in steps if s.measured is not None]
+    runs = [(f"{s.rate:.3g} req/s", [s.measured]) for s in steps if s.measured is not None]
+    step = -(-len(runs) // 6)  # a plot tells six lines apart; the last rate is always one of them
+    runs = runs[::-1][::step][::-1] if runs else []
     written = report.Report(
         f"Sweep on {options['url']}",
         lead,
         [("Rates", report.sweep_table(steps))],
         [],
-        [*report.sweep_plots(steps), *report.run_plots(runs)],
+        [*report.sweep_plots(steps), *report.run_plots(runs, _slo(options))],
         {"url": options["url"], "best_rate": None if found is None else found.rate, "steps": data},
     )
     write(options, written)

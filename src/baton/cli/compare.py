@@ -137,7 +137,7 @@ async def compare_file(asked: CompareFile, options: dict[str, Any]) -> None:
         report.compare_lead(found),
         report.compare_tables(found),
         [*report.compare_notes(found), *notes],
-        report.compare_plots(found),
+        report.compare_plots(found, asked.slo),
         {"traffic": asked.traffic.model_dump(mode="json"), **found.as_data(), "notes": notes},
     )
     write(options, written)

@@ -54,6 +54,12 @@ from baton.errors import ConfigRefused
     show_default=True,
     help="About how long answers are that end by themselves; 0 for answers that never do.",
 )
+@click.option(
+    "--enable-prompt-tokens-details",
+    "prompt_tokens_details",
+    is_flag=True,
+    help="Tell in `usage` how much of a prompt was cached.",
+)
 @click.option("--secret-env", metavar="NAME", help="Environment variable with the engine secret.")
 @click.option(
     "--fault",

@@ -60,7 +60,9 @@ def command(  # noqa: PLR0917  (click passes by name)
         for file in files:
             file.to_the_end()
     if not follow or since is not None or request_id is not None:
-        for line in merged([file.lines() for file in files]):
+        # What is written from now on is `_follow`'s to show.
+        texts = [file.lines_so_far() if follow else file.lines() for file in files]
+        for line in merged(texts):
             if wanted(line) and line.at >= after:
                 click.echo(write(line))
     if follow:

@@ -75,13 +75,6 @@ KNOWN: tuple[_Known, ...] = (
         lambda one, two: one.status == "pass" and two.status != "pass",
     ),
     _Known(
-        ("chat.cached_tokens",),
-        "a fault that Baton does not put right yet: vLLM 0.29 counts KV that decode was handed as "
-        "cached (v1/core/sched/scheduler.py, num_external_cached_tokens), so with "
-        "--enable-prompt-tokens-details all of the prompt is; what prefill had cached is not told",
-        lambda one, two: one.status == "fail" and two.status == "pass",
-    ),
-    _Known(
         ("errors.context",),
         "vLLM 0.29 answers 400 with the number 400 as its code; Baton puts OpenAI's code there, by "
         "which clients know that the prompt is too long",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from baton.conformance.case import Fails, NotOffered, check
+from baton.conformance.keyhole import ask_through_keyhole
 from baton.conformance.sse import SseReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from baton.conformance.wire import Reply, Wire
 
@@ -74,10 +76,9 @@ class Probe:
         body: Mapping[str, Any] | bytes,
         *,
         headers: Mapping[str, str] | None = None,
-        read: int = 65_536,
     ) -> Reply:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._noted(await self.wire.ask("POST", path, raw, headers=headers, read=read))
+        return self._noted(await self.wire.ask("POST", path, raw, headers=headers))
 
     def _noted(self, reply: Reply) -> Reply:
         for name in _ROUTES:
@@ -106,16 +107,30 @@ class Probe:
         answer = self.offered(await self.post(path, body))
         return read_answer(answer, chat=chat)
 
-    async def stream(self, *, chat: bool = True, read: int = 65_536, **fields: Any) -> Told:
+    async def stream(self, *, chat: bool = True, **fields: Any) -> Told:
         """Generate, streamed, with usage unless `stream_options` says otherwise."""
+        path, body = self._streamed(chat=chat, **fields)
+        return self._read_stream(await self.post(path, body), chat=chat)
+
+    async def stream_through_keyhole(
+        self, *, chat: bool = True, pause_s: float = 0.0, **fields: Any
+    ) -> Told:
+        """The same over a connection that cuts everything (`keyhole`)."""
+        path, body = self._streamed(chat=chat, **fields)
+        raw = json.dumps(body).encode()
+        reply = await asyncio.to_thread(ask_through_keyhole, self.wire, path, raw, pause_s=pause_s)
+        return self._read_stream(self._noted(reply), chat=chat)
+
+    def _streamed(self, *, chat: bool, **fields: Any) -> tuple[str, dict[str, Any]]:
         fields = {"stream": True, "stream_options": {"include_usage": True}, **fields}
-        path, body = self.asked(chat=chat, **fields)
-        reply = await self.post(path, body, read=read)
+        return self.asked(chat=chat, **fields)
+
+    def _read_stream(self, reply: Reply, *, chat: bool) -> Told:
         if reply.status != OK:
             self.offered(reply)
         kind = reply.headers.get("content-type", "")
         check(kind.startswith("text/event-stream"), f"content-type of a stream is {kind!r}")
-        return read_stream(reply.body, chat=chat)
+        return read_stream(reply.pieces, chat=chat)
 
     def offered(self, reply: Reply) -> dict[str, Any]:
         """The JSON object of an answer with status 200.
@@ -171,13 +186,14 @@ def read_answer(answer: dict[str, Any], *, chat: bool) -> Told:
     return told
 
 
-def read_stream(body: bytes, *, chat: bool) -> Told:
-    """A streamed answer, held to what the API reference says of every stream."""
+def read_stream(pieces: Sequence[bytes], *, chat: bool) -> Told:
+    """A streamed answer in the pieces that came, held to what is said of every stream."""
     reader = SseReader()
+    body = b"".join(pieces)
     told = Told(body=body)
     ids, kind = set(), "chat.completion.chunk" if chat else "text_completion"
     try:
-        events = reader.feed(body)
+        events = [event for piece in pieces for event in reader.feed(piece)]
     except UnicodeDecodeError as exc:
         raise Fails(f"the stream is not UTF-8: {exc.reason} at byte {exc.start}") from exc
     check(not reader.stray, f"a line that no event stream has: {reader.stray[:1]!r:.120}")

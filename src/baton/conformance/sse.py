@@ -50,20 +50,3 @@ class SseReader:
         elif name not in {b"event", b"id", b"retry"}:
             self.stray.append(line)
         return None
-
-
-def read_whole(body: bytes) -> list[str]:
-    """All events of a body in one piece."""
-    return SseReader().feed(body)
-
-
-def read_split(body: bytes, at: int) -> list[str]:
-    """All events of a body that comes in two pieces, cut at an offset."""
-    reader = SseReader()
-    return [*reader.feed(body[:at]), *reader.feed(body[at:])]
-
-
-def read_bytewise(body: bytes) -> list[str]:
-    """All events of a body that comes byte by byte."""
-    reader = SseReader()
-    return [event for at in range(len(body)) for event in reader.feed(body[at : at + 1])]

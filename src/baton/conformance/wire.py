@@ -51,8 +51,8 @@ class Reply:
             return None
 
 
-class _Parser:
-    """What httptools calls back."""
+class AnswerParser:
+    """Puts a reply together out of bytes as they come; httptools calls it back."""
 
     def __init__(self) -> None:
         self.reply = Reply()
@@ -88,9 +88,9 @@ class Wire:
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._host = parts.hostname or ""
-        self._tls = parts.scheme == "https"
-        self._port = parts.port or (443 if self._tls else 80)
+        self.host = parts.hostname or ""
+        self.tls = parts.scheme == "https"
+        self.port = parts.port or (443 if self.tls else 80)
         self._prefix = urlsplit(self.url).path.rstrip("/")
         self._authority = parts.netloc.rpartition("@")[2]
         self.headers = dict(headers or {})
@@ -129,26 +129,31 @@ class Wire:
         body: bytes | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, _Parser]]:
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, AnswerParser]]:
         """Send a request; leaving the block hangs up."""
-        tls = ssl.create_default_context() if self._tls else None
+        tls = ssl.create_default_context() if self.tls else None
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=tls)
+                reader, writer = await asyncio.open_connection(self.host, self.port, ssl=tls)
         except (OSError, TimeoutError) as exc:
             why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
             raise Unanswered(f"no connection: {why or type(exc).__name__}") from exc
         try:
-            writer.write(self._head(method, path, body, headers) + (body or b""))
+            writer.write(self.head(method, path, body, headers) + (body or b""))
             with contextlib.suppress(ConnectionError):
                 await writer.drain()
-            yield reader, _Parser()
+            yield reader, AnswerParser()
         finally:
             writer.transport.abort()
 
-    def _head(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
+    def head(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
+        """Request line and headers."""
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"host: {self._authority}"]
         every = {"accept": "*/*", "connection": "close", **self.headers, **(headers or {})}
         if body is not None:
@@ -158,7 +163,7 @@ class Wire:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def _next(reader: asyncio.StreamReader, parser: _Parser, read: int) -> bool:
+async def _next(reader: asyncio.StreamReader, parser: AnswerParser, read: int) -> bool:
     """Read once. False at the end of the connection."""
     try:
         data = await reader.read(read)
@@ -183,7 +188,7 @@ async def _next(reader: asyncio.StreamReader, parser: _Parser, read: int) -> boo
     return False
 
 
-async def until(reader: asyncio.StreamReader, parser: _Parser, marks: int) -> bool:
+async def until(reader: asyncio.StreamReader, parser: AnswerParser, marks: int) -> bool:
     """Read until the body holds so many event ends; False when it ended before."""
     while parser.reply.body.count(b"\n\n") < marks:
         if parser.done or not await _next(reader, parser, _READ):

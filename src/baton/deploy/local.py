@@ -13,15 +13,21 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-import httpx
-
 from baton.deploy import serve_app, state
 from baton.deploy.engine_logs import root_cause, search_logs
 from baton.deploy.exposure import own_key
+from baton.deploy.first_handoff import first_handoff
 from baton.deploy.processes import end_all, members, port_owner, wait_until_free
+from baton.deploy.ray_address import check_ray_answers
 from baton.deploy.ray_head import RayHead, client_environment, start_head
 from baton.deploy.timings import Timings
-from baton.errors import DeployFailed, EngineStartFailed, PortTaken, ServeEnded
+from baton.errors import (
+    DeployFailed,
+    EngineStartFailed,
+    PortTaken,
+    RayUnreachable,
+    ServeEnded,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +46,6 @@ Prove = Callable[["AppPlan", str, "str | None"], None]
 POLL_S = 0.25
 # Serve's controller works for its answer, on a core that the engines need.
 VIEW_S = 1.0
-HANDOFF_TRIES_S = 60.0
-# Long enough that vLLM's KV cache holds whole blocks of it, short enough for any context.
-HANDOFF_PROMPT = "The baton is handed from one runner to the next. " * 4
 
 
 def up(
@@ -102,7 +105,9 @@ def _start(
     prove: Prove | None,
 ) -> state.Deployment:
     progress("environment", f"endpoint {plan.endpoint}")
-    if address is None:
+    if address is not None:
+        check_ray_answers(address, timeout_s)
+    else:
         owner = port_owner(plan.http_host, plan.http_port)
         if owner is not None:
             raise PortTaken(
@@ -162,6 +167,7 @@ def _update(
             cure=f"Ray Serve cannot move a running endpoint: `baton down {running.name}` first",
         )
     environment = client_environment(running.ray_auth_token) | plan.environment
+    check_ray_answers(running.ray_address, timeout_s)
     with serve_app.connected(running.ray_address, environment):
         progress("Ray", f"at {running.ray_address}")
         have = serve_app.logical_cpus()
@@ -235,7 +241,8 @@ def _deploy_and_wait(
     for app in plan.apps:
         if app.by_baton:
             timings.engines += serve_app.engines(app.name).engines
-        _first_handoff(app, plan.endpoint_of(app), progress=progress)
+        took = first_handoff(app, plan.endpoint_of(app))
+        progress("first handoff", took)
     timings.mark("handoff_at")
 
 
@@ -317,44 +324,6 @@ def _with_log(
     return DeployFailed(f"{failure.fact}: {found.line}", place=str(kept), cure=failure.cure)
 
 
-def _first_handoff(app: AppPlan, endpoint: str, *, progress: Progress) -> None:
-    """Send one request the whole way.
-
-    Serve says RUNNING a little before the edge has its routes, so it is tried for a while.
-    """
-    headers = {"x-baton-disaggregate": "always"} if app.by_baton else {}
-    key = own_key(app.auth, os.environ)
-    if key is not None:
-        headers["authorization"] = f"Bearer {key}"
-    body = {
-        "model": app.model_id, "prompt": HANDOFF_PROMPT, "max_tokens": 2, "temperature": 0,
-    }  # fmt: skip
-    deadline_s = time.monotonic() + HANDOFF_TRIES_S
-    reason = "no answer"
-    while time.monotonic() < deadline_s:
-        started_s = time.monotonic()
-        try:
-            answer = httpx.post(
-                f"{endpoint}/v1/completions",
-                json=body,
-                headers=headers,
-                timeout=HANDOFF_TRIES_S,
-                trust_env=False,  # a proxy from the environment does not know this machine
-            )
-        except httpx.HTTPError as exc:
-            reason = f"{type(exc).__name__}: {exc}"
-        else:
-            fallback = answer.headers.get("x-baton-fallback")
-            if answer.status_code == httpx.codes.OK and fallback is None:
-                route = answer.headers.get("x-baton-route", "ray")
-                took_s = time.monotonic() - started_s
-                progress("first handoff", f"done in {took_s:.2f} s, route {route}")
-                return
-            reason = f"fallback: {fallback}" if fallback else answer.text.strip()[:300]
-        time.sleep(POLL_S)
-    raise DeployFailed(f"the first handoff of {app.name} did not succeed: {reason}", place=endpoint)
-
-
 def _alive(deployment: state.Deployment | None) -> state.Deployment | None:
     """The deployment if it still runs; a stale record and its leftovers are cleared."""
     if deployment is None:
@@ -370,6 +339,7 @@ def _alive(deployment: state.Deployment | None) -> state.Deployment | None:
 
 
 def _leave_cluster(address: str, apps: tuple[str, ...]) -> None:
+    check_ray_answers(address)
     with serve_app.connected(address, client_environment(None)):
         serve_app.delete(apps)
 
@@ -385,7 +355,7 @@ def down(name: str | None) -> state.Deployment:
         if deployment.ray_pid is None:
             try:
                 _leave_cluster(deployment.ray_address, deployment.apps)
-            except DeployFailed as exc:
+            except (DeployFailed, RayUnreachable) as exc:
                 # The cluster is gone, or out of reach: its record would otherwise stay for ever.
                 state.forget(deployment.name)
                 raise DeployFailed(

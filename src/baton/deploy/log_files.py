@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from baton.deploy.log_lines import Line, lines_of
 from baton.errors import NotRunning
@@ -45,8 +45,35 @@ class LogFile:
             return  # Ray removes the files of workers that are gone
 
     def to_the_end(self) -> None:
-        """Only what comes from now on counts."""
-        self.position = _size(self.path)
+        """Only what comes from now on is new: what is behind the last whole line."""
+        size = _size(self.path)
+        self.position = 0
+        try:
+            with self.path.open("rb") as file:
+                for start in range(size - MAX_READ, -MAX_READ, -MAX_READ):
+                    file.seek(max(0, start))
+                    raw = file.read(min(MAX_READ, start + MAX_READ))
+                    if b"\n" in raw:
+                        self.position = max(0, start) + raw.rfind(b"\n") + 1
+                        return
+        except OSError:
+            return
+
+    def lines_so_far(self) -> Iterator[Line]:
+        """What is not new: up to `position`."""
+        try:
+            written_at = self.path.stat().st_mtime
+            with self.path.open("rb") as file:
+                yield from lines_of(self._until(file), self.source, written_at=written_at)
+        except OSError:
+            return
+
+    def _until(self, file: BinaryIO) -> Iterator[str]:
+        left = self.position
+        for raw in file:
+            if (left := left - len(raw)) < 0:
+                return
+            yield raw.decode(errors="replace")
 
     def new_lines(self) -> list[Line]:
         """What has been written since, up to the last whole line."""

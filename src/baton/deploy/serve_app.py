@@ -10,13 +10,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from baton.errors import DeployFailed, EnvironmentUnfit, ServeEnded
+from baton.errors import DeployFailed, EnvironmentUnfit, RayUnreachable, ServeEnded
 from baton.spec.lease import DirectorySnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-CONNECT_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,8 @@ def connected(address: str, environment: Mapping[str, str]) -> Iterator[None]:
     """A connection to the Ray cluster at `address`, for the time of the block.
 
     Raises:
-        EnvironmentUnfit: when Ray is not installed or does not answer.
+        EnvironmentUnfit: when Ray is not installed.
+        RayUnreachable: when Ray does not answer.
     """
     # Ray reads these when it is imported, so they come first.
     os.environ.update(environment)
@@ -75,7 +74,7 @@ def connected(address: str, environment: Mapping[str, str]) -> Iterator[None]:
         )
     except Exception as exc:
         first = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        raise EnvironmentUnfit(
+        raise RayUnreachable(
             f"no Ray cluster answers at {address}: {first}",
             cure="check --address, or leave it out to start Ray on this machine",
         ) from exc

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # Arguments that change every answer; anything but these values is not known to be harmless.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "enable_force_include_usage": (None, False),  # usage nobody asked for, so none to be written
-    "enable_prompt_tokens_details": (None, False),  # the first token would count as cached prompt
     "enable_per_request_metrics": (None, False),  # times of a part would stand for the whole
     "override_generation_config": (None, {}),  # `max_new_tokens` there caps each part anew
     "generation_config": (None, "auto"),  # both engines must sample by the same defaults

@@ -14,49 +14,42 @@ with the first request then.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from typing import TYPE_CHECKING
 
 from baton.errors import (
-    BrokenStream,
     GatewayError,
     MethodRefused,
     RouteUnknown,
-    Saturated,
 )
 from baton.gateway import own_routes
 from baton.gateway.admission import Admission, HeldBodies
-from baton.gateway.answers import answer_error, answer_fault, answer_rejection, last_headers
+from baton.gateway.answers import answer_error
+from baton.gateway.ask import Parts, leg_headers
 from baton.gateway.auth import Keys
 from baton.gateway.books import Books
-from baton.gateway.caller import Caller, CallerGone
+from baton.gateway.caller import Caller
 from baton.gateway.caller_wire import Outbox
 from baton.gateway.console import PAGE_ROUTES, Console
-from baton.gateway.delivery import deliver
 from baton.gateway.engine_client import EngineClient
 from baton.gateway.entrance import Entrance
 from baton.gateway.federation import Federation
-from baton.gateway.first_token import Ordinary, plan
-from baton.gateway.intake import understand
-from baton.gateway.journey import Journey, Parts, leg_headers
 from baton.gateway.lease_guard import LeaseGuard
 from baton.gateway.lifespan import lifespan
 from baton.gateway.links import Links
 from baton.gateway.overflow import Overflow
-from baton.gateway.prefill import RequestRejected
 from baton.gateway.prefixes import PrefixIndex
 from baton.gateway.proofs import PROOF_ROUTES, Proofs
 from baton.gateway.recovery import RetryBudget
 from baton.gateway.releases import Releases
-from baton.gateway.resume import Resumer
 from baton.gateway.routes import local_path, lookup
 from baton.gateway.routing import InFlight, Router, release_takers
+from baton.gateway.serving import Serving
 from baton.gateway.ways import Ways
 from baton.observe.metrics import GatewayMetrics
 from baton.observe.otlp import Tracer
-from baton.observe.timeline import Timeline, TimelineRing
+from baton.observe.timeline import TimelineRing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,12 +57,8 @@ if TYPE_CHECKING:
     from baton.gateway.auth import Holder
     from baton.gateway.caller import Header, Receive, Scope, Send
     from baton.gateway.directory import Directory
-    from baton.gateway.first_token import Plan
-    from baton.gateway.journey import Ask
     from baton.gateway.routes import Route
     from baton.spec.schema import BatonBlock
-
-log = logging.getLogger("baton.gateway")
 
 SETTLES_S = 30.0
 """So long a gateway that has just started waits for prefill before it calls itself ready."""
@@ -142,6 +131,7 @@ class GatewayApp:
         self._outbox = Outbox()
         self._bodies = HeldBodies(settings.admission.max_body_bytes_held)
         self._proofs = Proofs(self, self._bodies)
+        self._serving = Serving(self, self._entrance, self._books, self._tracer, self._bodies)
         self.console = Console(self, self._bodies)
         self._model_ids = model_ids
         self._prefix = route_prefix
@@ -261,7 +251,9 @@ class GatewayApp:
             await self._refuse(caller, error, route, holder=holder)
             return
         try:
-            await self._engine_route(parts, caller, route, ident, holder)
+            await self._serving.serve(parts, caller, route, ident, holder)
+        except GatewayError as error:
+            await self._refuse(caller, error, route, holder=holder)
         finally:
             holder.end()
             self._bodies.give_back(caller.held)
@@ -277,122 +269,3 @@ class GatewayApp:
         """Answer with one of our own errors before any engine was asked."""
         self._books.refused(error, caller, route, None if holder is None else holder.name)
         await answer_error(caller, error, route, headers)
-
-    async def _engine_route(
-        self, parts: Parts, caller: Caller, route: Route, ident: str | None, holder: Holder
-    ) -> None:
-        timeline = Timeline(caller.request_id, route.path)
-        timeline.trace = self._tracer.begin(
-            caller.header(b"traceparent"), caller.header(b"tracestate")
-        )
-        try:
-            limits = self.settings.admission
-            raw = await caller.read_body(limits.max_body_bytes, limits.body_timeout_s, self._bodies)
-            ask = understand(
-                caller,
-                route,
-                ident,
-                raw,
-                mode=self.settings.disaggregate.mode,
-                known_models=self.model_ids,
-                ways=self.ways,
-            )
-        except CallerGone:
-            timeline.gone()
-            self._books.note(timeline, caller, holder.name, hung_up_in="admit")
-            return
-        except GatewayError as error:
-            await self._refuse(caller, error, route, holder=holder)
-            return
-        timeline.generates = route.kind == "pd"
-        me = asyncio.current_task()
-        resumer = Resumer(parts, ask, timeline) if ask.streamed else None
-        journey = Journey(
-            parts,
-            ask,
-            timeline,
-            asks_ids=resumer is not None and resumer.asks_ids,
-            plan=None if resumer is None else self._plan(ask, resumer, timeline),
-        )
-        lesson = self.ways.lesson(ask, timeline)
-        hung_up = False
-
-        async def watch() -> None:
-            # The only other task of a request. Cancelling the request closes its legs' connections.
-            nonlocal hung_up
-            try:
-                await caller.hung_up()
-            except Exception:  # a server whose channel broke: it ends the request itself
-                log.debug("the caller's channel broke", exc_info=True)
-                return
-            if me is not None and not caller.finished:
-                hung_up = True
-                me.cancel()
-
-        watcher = asyncio.create_task(watch())
-        try:
-            await self._serve(caller, journey, resumer, parts, holder)
-        except asyncio.CancelledError:
-            timeline.gone()
-            if not hung_up or me is None:
-                raise  # the server ends us, not the caller
-            me.uncancel()
-        finally:
-            watcher.cancel()
-            lesson.close()
-            if resumer is not None:
-                resumer.count_tokens()
-            timeline.finish("ok")
-            gone = timeline.outcome == "hangup"
-            stage = journey.stage if gone else None
-            self._books.note(timeline, caller, holder.name, hung_up_in=stage)
-
-    def _plan(self, ask: Ask, resumer: Resumer, timeline: Timeline) -> Plan | None:
-        """Whether the first token may leave from prefill."""
-        if ask.why_alone is not None:
-            return None
-        mode = self.settings.disaggregate.first_token
-        try:
-            return plan(ask, resumer.means, keeps_ids=resumer.asks_ids, mode=mode)
-        except Ordinary as why:
-            timeline.first_token = ("ordinary", why.reason)
-            return None
-
-    async def _serve(
-        self,
-        caller: Caller,
-        journey: Journey,
-        resumer: Resumer | None,
-        parts: Parts,
-        holder: Holder,
-    ) -> None:
-        """From the queue to the last byte, with every failure turned into an answer."""
-        timeline, route = journey.timeline, journey.ask.route
-
-        async def locally() -> None:
-            await deliver(
-                journey,
-                caller,
-                resumer,
-                directory=self.directory,
-                settings=self.settings.recovery,
-            )
-
-        try:
-            await self._entrance.serve(caller, journey, parts, holder, locally)
-        except RequestRejected as rejected:
-            timeline.finish("rejected", rejected.status)
-            await answer_rejection(caller, rejected, route, last_headers(timeline, caller))
-        except CallerGone:
-            timeline.gone()
-        except BrokenStream:
-            self.metrics.broken_streams.inc()
-            timeline.finish("broken")
-        except GatewayError as error:
-            timeline.finish("rejected" if isinstance(error, Saturated) else "error", error.status)
-            self.metrics.reject(str(error.code or error.status), holder.name)
-            await answer_error(caller, error, route, last_headers(timeline, caller))
-        except Exception:
-            log.exception("a fault in the gateway", extra={"request_id": caller.request_id})
-            timeline.finish("error", 500)
-            await answer_fault(caller, route)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.engine_wire import EngineAnswer
     from baton.gateway.handoff import Handoff
+    from baton.gateway.prompt_usage import PromptUsage
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
     from baton.spec.lease import EngineLease
@@ -74,8 +75,8 @@ class DecodeAnswer:
     """
 
     __slots__ = (
-        "_answer", "content_type", "engine", "first_byte_at", "held", "refused", "status",
-        "streamed",
+        "_answer", "content_type", "engine", "first_byte_at", "held", "prompt_usage", "refused",
+        "status", "streamed",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,8 @@ class DecodeAnswer:
         refused: bool = False,
     ) -> None:
         self.refused = refused
+        self.prompt_usage: PromptUsage | None = None
+        """What prefill said of the prompt; None where decode itself has read it."""
         self._answer = answer
         self.engine = engine
         self.held = held
@@ -103,6 +106,12 @@ class DecodeAnswer:
     async def flow(self, taker: Callable[[bytes], bool]) -> None:
         """Have pieces taken as they come (`EngineAnswer.flow`)."""
         await self._answer.flow(taker)
+
+    def read_by_prefill(self, said: PromptUsage | None) -> None:
+        """Prefill has read the prompt and said this of it; decode was handed its KV."""
+        self.prompt_usage = said
+        if said is not None and not self.streamed:
+            self.held = said.put_into(self.held, streamed=False)
 
     def close(self) -> None:
         self._answer.close()

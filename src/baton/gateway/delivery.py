@@ -14,11 +14,12 @@ from baton.gateway.stream import broken, relay
 
 if TYPE_CHECKING:
     from baton.errors import BrokenStream
+    from baton.gateway.ask import Ask
     from baton.gateway.caller import Caller, Header
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.directory import Directory
     from baton.gateway.first_token import FirstToken
-    from baton.gateway.journey import Ask, Journey
+    from baton.gateway.journey import Journey
     from baton.gateway.resume import Resumer
     from baton.gateway.sources import Source
     from baton.observe.timeline import Timeline
@@ -134,6 +135,7 @@ class _Streaming:
         """Decode's answer, from its first word on."""
         await self._start(answer.content_type, answer.status)
         resumer = self.resumer
+        resumer.prompt_usage = answer.prompt_usage
         source = FirstHand(answer, resumer.transcript if resumer.keeps else None)
         await self._relay(source, answer.first_byte_at)
 
@@ -142,6 +144,7 @@ class _Streaming:
         await self._start(EVENT_STREAM, 200)
         journey, resumer = self.journey, self.resumer
         events = resumer.transcript.feed(token.events)
+        resumer.prompt_usage = journey.prompt_usage
         if token.rest is None:
             await self._relay(Written([events]), None)
             return

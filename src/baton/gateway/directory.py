@@ -346,12 +346,13 @@ class FixedDirectory(_View):
         if not cards:
             return self._out(engine, f"/v1/models answers {status} and lists no model")
         self._models[engine.replica_id] = frozenset(name for name, _ in cards)
-        block_size = engine.block_size
+        block_size, starts = engine.block_size, engine.times_seen_to_start
         if engine.state != "ready":
             if self._asks_block_size:
                 block_size = await self._block_size(client, engine, headers)
             log.info("engine is ready", extra={"engine": engine.url, "role": engine.role})
             self.breakers.forget(engine.replica_id)
+            starts += 1  # it takes longer to start than a probe takes to find it gone
         name, max_model_len = cards[0]
         return engine.model_copy(
             update={
@@ -359,6 +360,7 @@ class FixedDirectory(_View):
                 "model_id": name,
                 "max_model_len": max_model_len,
                 "block_size": block_size,
+                "times_seen_to_start": starts,
             }
         )
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from baton.gateway.admission import Admission, Place
+    from baton.gateway.ask import Ask, Parts
     from baton.gateway.auth import Holder
     from baton.gateway.caller import Caller
-    from baton.gateway.journey import Ask, Journey, Parts
+    from baton.gateway.journey import Journey
     from baton.gateway.overflow import Overflow, Reason
     from baton.observe.metrics import GatewayMetrics
     from baton.spec.schema import BatonBlock

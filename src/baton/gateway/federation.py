@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, generate_latest
 
 from baton.errors import LegFailed
-from baton.gateway.journey import leg_headers
+from baton.gateway.ask import leg_headers
 from baton.observe import state_definitions as s
 from baton.observe.exposition import Page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from baton.gateway.journey import Parts
+    from baton.gateway.ask import Parts
     from baton.spec.lease import EngineLease
 
 TIMEOUT_S = 3.0

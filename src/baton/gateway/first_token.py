@@ -28,12 +28,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from baton.gateway.prefill import prefill_body
+from baton.gateway.prompt_usage import PromptUsage
 from baton.gateway.resumable import COMPLETING, DEFAULT_MAX_TOKENS, continuation
 from baton.gateway.transcript import write_event
 
 if TYPE_CHECKING:
+    from baton.gateway.ask import Ask
     from baton.gateway.handoff import KVTransferParams
-    from baton.gateway.journey import Ask
     from baton.gateway.request_body import Body
     from baton.gateway.resumable import Means
     from baton.spec.lease import EngineLease
@@ -241,6 +242,7 @@ class _Answer:
     text: str
     finish_reason: str
     stop_reason: Any
+    prompt_details: dict[str, Any] | None
 
     @classmethod
     def of(cls, plan: Plan, said: Any) -> _Answer:
@@ -269,6 +271,7 @@ class _Answer:
             text,
             finish_reason,
             choice.get("stop_reason"),
+            PromptUsage.of(said, plan.ask.route.dialect).details,
         )
 
     def events(self, plan: Plan, *, complete: bool) -> bytes:
@@ -290,6 +293,8 @@ class _Answer:
                 "total_tokens": len(self.prompt) + written,
                 "completion_tokens": written,
             }
+            if not chunk and self.prompt_details is not None:
+                counts["prompt_tokens_details"] = self.prompt_details
             if chunk and plan.is_chat:
                 counts["completion_tokens_details"] = None
             return {"usage": counts}

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from baton.errors import ModelUnknown, RequestRefused
+from baton.gateway.ask import Ask, engine_path
 from baton.gateway.decode import tag_in
 from baton.gateway.eligibility import prompt_size, why_decode_alone
-from baton.gateway.journey import Ask, engine_path
 from baton.gateway.request_body import parse_body
 
 if TYPE_CHECKING:

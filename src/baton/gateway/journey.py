@@ -7,105 +7,34 @@ with the error that the caller gets; nothing that prefill holds is left behind o
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from baton.errors import (
-    DeadlinePassed,
-    EngineFailed,
-    LegFailed,
-    NoEngineAvailable,
-    ResponseGone,
-)
-from baton.gateway.decode import decode_body, engine_tag, open_decode
-from baton.gateway.directory import SECRET_HEADER, need_decode
+from baton.errors import DeadlinePassed, EngineFailed, LegFailed
+from baton.gateway.ask import leg_headers
+from baton.gateway.choosing import Choosing
+from baton.gateway.decode import decode_body, open_decode
+from baton.gateway.directory import need_decode
 from baton.gateway.first_token import Ordinary, read
 from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
+from baton.gateway.mishaps import Mishaps
 from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
-from baton.gateway.prefixes import prompt_of
+from baton.gateway.prompt_usage import PromptUsage
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
 from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from baton.gateway.cost import WayChoice
+    from baton.gateway.ask import Ask, Parts
     from baton.gateway.decode import DecodeAnswer
-    from baton.gateway.directory import Directory
-    from baton.gateway.eligibility import PromptSize
-    from baton.gateway.engine_client import EngineClient
     from baton.gateway.first_token import FirstToken, Plan
-    from baton.gateway.lease_guard import LeaseGuard, LeaseWatch
-    from baton.gateway.links import Links
-    from baton.gateway.recovery import RetryBudget
-    from baton.gateway.releases import Releases
-    from baton.gateway.request_body import Body
-    from baton.gateway.routes import Route
-    from baton.gateway.routing import Choice, InFlight, Router
-    from baton.observe.metrics import GatewayMetrics
+    from baton.gateway.lease_guard import LeaseWatch
     from baton.observe.timeline import Timeline
     from baton.observe.timeline_fields import Stage
     from baton.spec.lease import EngineLease
-    from baton.spec.schema import Recovery
-
-log = logging.getLogger("baton.gateway.journey")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What every journey shares."""
-
-    client: EngineClient
-    directory: Directory
-    inflight: InFlight
-    router: Router
-    releases: Releases
-    metrics: GatewayMetrics
-    settings: Recovery
-    budget: RetryBudget
-    leases: LeaseGuard
-    links: Links | None = None
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What the caller wants of the engines."""
-
-    route: Route
-    method: str
-    path: str
-    body: Body | None
-    streamed: bool
-    headers: dict[str, str]
-    why_alone: str | None
-    """Why decode does it alone; None to disaggregate."""
-    tag: str | None = None
-    """The only decode engine that can answer, by its tag."""
-    size: PromptSize | None = None
-    """Of a prompt that could go both ways."""
-    choice: WayChoice | None = None
-    """What the cost model said, where it was asked."""
-
-    @property
-    def reason(self) -> str:
-        """Why it goes the way that it goes."""
-        if self.why_alone is not None:
-            return self.why_alone
-        return "mode_always" if self.choice is None else self.choice.reason
-
-
-def leg_headers(directory: Directory, ask_headers: dict[str, str], leg_id: str) -> dict[str, str]:
-    """Headers of one leg. The id is new for each: two callers may send the same one."""
-    headers = {**ask_headers, "X-Request-Id": leg_id}
-    secret = directory.engine_secret
-    if secret is not None:
-        headers[SECRET_HEADER] = secret
-    return headers
 
 
 class Journey:
@@ -126,13 +55,16 @@ class Journey:
         self.timeline = timeline
         self._avoid = avoid
         self._asks_ids = asks_ids
-        self._prompt = prompt_of(ask)
+        self._choose = Choosing(parts, ask, timeline)
+        self._mishaps = Mishaps(parts, timeline)
         self._leg_prefix = f"{timeline.request_id}-{os.urandom(6).hex()}"
         self._counted: EngineLease | None = None
         self._again: str | None = None  # the engine that is asked again, by its replica_id
         self._plan = plan
         self._prefilled = False
         self._said: Any = None  # prefill's answer, where it was planned to use it
+        self.prompt_usage: PromptUsage | None = None
+        """What the last prefill leg said of the prompt."""
         self._picked: EngineLease | None = None
         self._offer: Handoff | None = None
         self._lease: LeaseWatch | None = None
@@ -222,19 +154,15 @@ class Journey:
                         answer = await self._decode_in_time(engine, attempt)
                 except LegFailed as failure:
                     self._offer = None  # released or spent: the next try has its own or none
-                    self.timeline.failed_attempt(
-                        "decode",
-                        engine.replica_id,
-                        failure.failure,
-                        self.timeline.now() - started,
-                    )
+                    took_s = self.timeline.now() - started
+                    self._mishaps.leg_failed("decode", engine.replica_id, failure, took_s)
                     self._decode_failed(engine, failure, attempt, tried)
                     if attempt + 1 >= self._parts.settings.max_attempts and not alone:
                         alone = True
-                        self._fall_back(f"decode_{failure.failure}")
+                        self._mishaps.fell_back(f"decode_{failure.failure}")
                 else:
                     if not answer.refused:
-                        self._parts.router.learn(engine, self._prompt)
+                        self._choose.learn(engine)
                     return answer
         finally:
             self._let_go()
@@ -258,16 +186,6 @@ class Journey:
         if engine is not None:
             self._parts.inflight.begin(engine)
 
-    def _fall_back(self, kind: str) -> None:
-        self.timeline.route = "decode_only"
-        self.timeline.reason = "fallback"
-        self.timeline.fallbacks.append(kind)
-        self._parts.metrics.fallbacks.labels(kind).inc()
-        log.warning(
-            "prefill on decode",
-            extra={"request_id": self.timeline.request_id, "fallback": kind},
-        )
-
     # -- prefill ---------------------------------------------------------------------------------
 
     async def _prefill(self) -> EngineLease | None:
@@ -279,15 +197,9 @@ class Journey:
         tried = set(self._avoid)
         failed_as = "no_prefill_engine"
         for attempt in range(1, parts.settings.max_attempts + 1):
-            started = timeline.now()
-            engines = parts.directory.prefill_engines()
-            slow = self._slow_prefills(engines)
-            choice = parts.router.pick(engines, tried | slow, self._prompt)
-            choice = choice or parts.router.pick(engines, tried, self._prompt)
-            timeline.add("route", timeline.now() - started)
-            if choice is None:
+            engine = self._choose.prefill(tried)
+            if engine is None:
                 break
-            engine = self._chosen("prefill", choice)
             tried.add(engine.replica_id)
             timeline.prefill_engine = engine.replica_id
             self.stage = "prefill"
@@ -296,10 +208,8 @@ class Journey:
                 with parts.directory.breakers.leg(engine):
                     self._offer = await self._prefill_on(engine, deadline - loop.time())
             except LegFailed as failure:
-                timeline.failed_attempt(
-                    "prefill", engine.replica_id, failure.failure, timeline.now() - started
-                )
-                self._leg_failed("prefill", engine, failure)
+                took_s = timeline.now() - started
+                self._mishaps.leg_failed("prefill", engine.replica_id, failure, took_s)
                 failed_as = f"prefill_{failure.failure}"
                 ready = parts.directory.prefill_engines()
                 step = after_prefill_failure(
@@ -311,15 +221,15 @@ class Journey:
                 )
                 if step == "decode_alone":
                     break
-                self._retry("prefill", failure)
+                self._mishaps.tried_again("prefill", failure)
                 continue
             timeline.add("prefill", timeline.now() - started)
             timeline.came(timeline.now())
-            parts.router.learn(engine, self._prompt)
+            self._choose.learn(engine)
             self.stage = "route"
             return engine
         timeline.prefill_engine = None
-        self._fall_back(failed_as)
+        self._mishaps.fell_back(failed_as)
         return None
 
     async def _prefill_on(self, engine: EngineLease, timeout_s: float) -> Handoff:
@@ -331,6 +241,7 @@ class Journey:
         body = encode_body(
             prefill_body(ask.body, ask.route) if plan is None else plan.prefill_body()
         )
+        heard: list[Any] = []
         # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
         leg = asyncio.create_task(
             run_prefill(
@@ -339,7 +250,7 @@ class Journey:
                 ask.route,
                 body,
                 headers=self._headers("prefill", engine, leg_id),
-                heard=None if plan is None else self._hear,
+                heard=heard.append,
             )
         )
         handoff = Handoff(engine.replica_id, leg_id)
@@ -363,33 +274,17 @@ class Journey:
         except Exception as failure:
             parts.releases.give_up(handoff, event_of(failure))
             raise
+        (said,) = heard
+        self._said = None if plan is None else said
+        self.prompt_usage = PromptUsage.of(said, ask.route.dialect)
         self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
         self._kv_bytes = engine.kv_bytes_per_token * (self.timeline.prompt_tokens or 0)
         return handoff
 
-    def _hear(self, said: Any) -> None:
-        self._said = said
-
     # -- decode ----------------------------------------------------------------------------------
 
     def _pick_decode(self, tried: set[str]) -> EngineLease:
-        started = self.timeline.now()
-        engines = self._parts.directory.decode_engines()
-        if self.ask.tag is not None:
-            engines = [e for e in engines if engine_tag(e.replica_id) == self.ask.tag]
-            if not engines:
-                raise ResponseGone("The engine that held this response is gone.")
-        pick = self._parts.router.pick
-        choice = pick(engines, tried | self._slow_decodes(engines), self._prompt)
-        choice = choice or pick(engines, tried, self._prompt)
-        if choice is None:
-            resting = self._resting()
-            again = [e for e in (*engines, *resting) if e.replica_id == self._again]
-            choice = pick(again) or pick(resting, tried) or pick(engines)
-        self.timeline.add("route", self.timeline.now() - started)
-        if choice is None:
-            raise NoEngineAvailable("No decode engine is ready.")
-        return self._chosen("decode", choice)
+        return self._choose.decode(tried, self._offer, self._again)
 
     async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
         """Decode, and believe it only while prefill's lease on what it read surely lived."""
@@ -408,7 +303,7 @@ class Journey:
             self._parts.releases.give_up(offer, Event.REFUSED)
             return answer
         offer.move(Event.TOOK)
-        self._parts.releases.met(offer, engine.replica_id)
+        self._parts.releases.met(offer, engine)
         self._parts.metrics.handoffs.done(
             offer.prefill_engine,
             engine.replica_id,
@@ -417,6 +312,7 @@ class Journey:
         )
         if not engines_guard(offer.params, engine):
             await lease.refuse_late_answer(answer.close)
+        answer.read_by_prefill(self.prompt_usage)
         return answer
 
     async def _decode(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
@@ -478,67 +374,22 @@ class Journey:
         """Note it, and raise when there is nothing more to try."""
         self._count(None)
         tried.add(engine.replica_id)
-        self._leg_failed("decode", engine, failure)
-        sound = [] if self.ask.tag is not None else self._parts.directory.decode_engines()
+        sound = self._choose.sound()
         step = after_decode_failure(
             failure.failure,
             attempt=attempt,
             max_attempts=self._parts.settings.max_attempts,
             others=any(e.replica_id not in tried for e in sound),
-            resting=any(e.replica_id not in tried for e in self._resting()),
+            resting=any(e.replica_id not in tried for e in self._choose.resting()),
             budget=self._parts.budget.left,
         )
         if step == "give_up":
             raise final_error(failure.failure) from failure
         self._again = engine.replica_id if step == "same_decode" else None
-        self._retry("decode", failure)
-
-    def _resting(self) -> Sequence[EngineLease]:
-        return [] if self.ask.tag is not None else self._parts.directory.resting_engines()
-
-    # -- slow pairs ------------------------------------------------------------------------------
-
-    def _slow_prefills(self, engines: Sequence[EngineLease]) -> frozenset[str]:
-        links = self._parts.links
-        if links is None or not links.any_slow:
-            return frozenset()
-        decodes = [e.replica_id for e in self._parts.directory.decode_engines()]
-        return links.slow_prefills([e.replica_id for e in engines], decodes)
-
-    def _slow_decodes(self, engines: Sequence[EngineLease]) -> frozenset[str]:
-        links = self._parts.links
-        if links is None or not links.any_slow or self._offer is None:
-            return frozenset()
-        return links.slow_decodes(self._offer.prefill_engine, [e.replica_id for e in engines])
+        self._mishaps.tried_again("decode", failure)
 
     # -- both ------------------------------------------------------------------------------------
 
     def _headers(self, leg: str, engine: EngineLease, leg_id: str) -> dict[str, str]:
         traced = self.timeline.leg(leg, engine.replica_id)
         return leg_headers(self._parts.directory, {**self.ask.headers, **traced}, leg_id)
-
-    def _chosen(self, leg: str, choice: Choice) -> EngineLease:
-        self.timeline.choices[leg] = {"why": choice.why, "held": round(choice.held, 3)}
-        self._parts.metrics.choices.labels(leg, choice.why).inc()
-        return choice.engine
-
-    def _leg_failed(self, leg: str, engine: EngineLease, failure: LegFailed) -> None:
-        log.warning(
-            "%s leg failed",
-            leg,
-            extra={
-                "request_id": self.timeline.request_id,
-                "engine": engine.replica_id,
-                "failure": failure.failure,
-                "detail": failure.place,
-            },
-        )
-
-    def _retry(self, leg: str, failure: LegFailed) -> None:
-        self._parts.budget.spend()
-        self._parts.metrics.retries.labels(leg, failure.failure).inc()
-
-
-def engine_path(route: Route, ident: str | None) -> str:
-    """The path to ask an engine for."""
-    return route.path if ident is None else route.path.replace("{id}", quote(ident, safe=""))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from baton.errors import GatewayError
+    from baton.gateway.ask import Ask
     from baton.gateway.caller import Caller
-    from baton.gateway.journey import Ask
     from baton.gateway.request_body import Body
     from baton.observe.metrics import GatewayMetrics
     from baton.observe.timeline import Timeline

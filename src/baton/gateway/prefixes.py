@@ -24,7 +24,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from baton.gateway.journey import Ask
+    from baton.gateway.ask import Ask
     from baton.gateway.request_body import Body
     from baton.spec.lease import EngineLease
 

@@ -29,8 +29,9 @@ from baton.errors import (
     RequestRefused,
     Saturated,
 )
+from baton.gateway.ask import Ask, Parts, leg_headers
 from baton.gateway.caller import CallerGone
-from baton.gateway.journey import Ask, Journey, Parts, leg_headers
+from baton.gateway.journey import Journey
 from baton.gateway.openai_errors import body_of
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import parse_body

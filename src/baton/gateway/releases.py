@@ -91,9 +91,9 @@ class Releases:
     def pending(self) -> int:
         return len(self._tasks)
 
-    def met(self, handoff: Handoff, decode_engine: str) -> None:
-        """This decode engine (its `replica_id`) has read KV of the handoff's prefill engine."""
-        self._note((handoff.params.remote_engine_id, decode_engine))
+    def met(self, handoff: Handoff, decode: EngineLease) -> None:
+        """This process of a decode engine has read KV of the handoff's prefill engine."""
+        self._note((handoff.params.remote_engine_id, decode.process))
 
     def _note(self, pair: tuple[str, str]) -> None:
         self._met[pair] = None
@@ -189,7 +189,7 @@ class Releases:
         peer = handoff.params.remote_engine_id
         engines = sorted(
             self._engines(),
-            key=lambda e: (e.replica_id == not_through, (peer, e.replica_id) not in self._met),
+            key=lambda e: (e.replica_id == not_through, (peer, e.process) not in self._met),
         )
         for engine in engines[:_RELEASE_ENGINES]:
             try:
@@ -209,7 +209,7 @@ class Releases:
                 continue
             if status in (400, 404):
                 log.debug("KV released", extra={"request_id": handoff.request_id})
-                self._nudge_later((peer, engine.replica_id), engine)
+                self._nudge_later((peer, engine.process), engine)
                 return True
             log.warning(
                 "a KV release got an unexpected answer",

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from baton.errors import GatewayError, LegFailed
-from baton.gateway.journey import Journey, leg_headers
+from baton.gateway.ask import leg_headers
+from baton.gateway.journey import Journey
 from baton.gateway.prefill import RequestRejected
 from baton.gateway.request_body import encode_body
 from baton.gateway.resumable import COMPLETING, continuation, means_of
@@ -24,9 +25,10 @@ from baton.gateway.transcript import Transcript, parse_event, write_event
 from baton.observe.timeline import Timeline
 
 if TYPE_CHECKING:
+    from baton.gateway.ask import Ask, Parts
     from baton.gateway.breaker import Breakers
     from baton.gateway.decode import DecodeAnswer
-    from baton.gateway.journey import Ask, Parts
+    from baton.gateway.prompt_usage import PromptUsage
     from baton.gateway.request_body import Body
     from baton.gateway.sources import Place, Source
     from baton.gateway.transcript import Said
@@ -60,6 +62,8 @@ class Resumer:
         self.transcript = Transcript(
             asks_ids=self.asks_ids, shows_ids=bool(body.get("return_token_ids"))
         )
+        self.prompt_usage: PromptUsage | None = None
+        """What prefill said of the prompt when it was first read: the stream's own figure."""
         self._journey: Journey | None = None
         self._dead: set[str] = set()
         self._at = -1
@@ -150,6 +154,8 @@ class Resumer:
 
     async def _again(self, said: Said) -> Source:
         answer = await self._open(self._ask)
+        if self.prompt_usage is not None:
+            answer.prompt_usage = self.prompt_usage
         self.transcript.rewind(0, 0)
         return Rewritten(answer, self.transcript, said)
 
@@ -186,6 +192,8 @@ class Resumer:
 
     def go_on(self, answer: DecodeAnswer, place: Place) -> Source:
         """Read the answer to a `continuation` as the stream's own, from this place on."""
+        if self.prompt_usage is not None:
+            answer.prompt_usage = self.prompt_usage
         self.transcript.rewind(place.kept, place.chars)
         chat = self._ask.route.path != COMPLETIONS.path
         return Continued(answer, self.transcript, place, chat=chat)
@@ -227,11 +235,14 @@ class Resumer:
         events = []
         options = self._body.get("stream_options")
         if isinstance(options, dict) and options.get("include_usage"):
-            usage = {
+            usage: dict[str, Any] = {
                 "prompt_tokens": prompt_tokens,
                 "total_tokens": prompt_tokens + written,
                 "completion_tokens": written,
             }
+            details = None if self.prompt_usage is None else self.prompt_usage.details
+            if details is not None:
+                usage["prompt_tokens_details"] = details
             head = head_of(self.transcript)
             events.append(write_event({**head, "choices": [], "usage": usage}))
         return [*events, b"data: [DONE]\n\n"]

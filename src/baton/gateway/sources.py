@@ -149,10 +149,12 @@ def head_of(transcript: Transcript) -> dict[str, Any]:
 class _OfAnEngine:
     """What an engine's answer says, whole events at a time."""
 
-    __slots__ = ("_answer", "_held", "_whole")
+    __slots__ = ("_answer", "_held", "_key", "_prompt_usage", "_whole")
 
     def __init__(self, answer: DecodeAnswer) -> None:
         self._answer = answer
+        self._prompt_usage = said = answer.prompt_usage
+        self._key = None if said is None else said.key
         self._held: bytes | None = answer.held
         self._whole = WholeEvents()
 
@@ -171,6 +173,9 @@ class _OfAnEngine:
         return None
 
     def digest(self, events: bytes) -> bytes:
+        # One plain search: all that the chunks of a stream without a transcript cost.
+        if self._key is not None and self._key in events and self._prompt_usage is not None:
+            return self._prompt_usage.put_into(events, streamed=True)
         return events
 
     async def next_events(self) -> bytes:
@@ -209,6 +214,7 @@ class FirstHand(_OfAnEngine):
         return None if self._transcript is None else self._transcript.plain(chunk)
 
     def digest(self, events: bytes) -> bytes:
+        events = super().digest(events)
         return events if self._transcript is None else self._transcript.feed(events)
 
 
@@ -250,6 +256,7 @@ class Rewritten(_OfAnEngine):
         self._replay = Replay(said)
 
     def digest(self, events: bytes) -> bytes:
+        events = super().digest(events)
         return b"".join([self._rewrite(event) for event in events.split(EVENT_END)[:-1]])
 
     def _rewrite(self, event: bytes) -> bytes:
@@ -341,6 +348,7 @@ class Continued(Rewritten):
             # The tokens written before are prompt there and answer here.
             usage["prompt_tokens"] -= self._moved
             usage["completion_tokens"] += self._moved
+            _keep_within(usage.get("prompt_tokens_details"), usage["prompt_tokens"])
             if self._chat and choices:
                 usage.setdefault("completion_tokens_details", None)
         if self._chat:
@@ -356,6 +364,13 @@ class Continued(Rewritten):
         new = super()._new_in(document)
         self._caught_up = self._replay.caught_up
         return new
+
+
+def _keep_within(details: Any, prompt_tokens: int) -> None:
+    """No more of a prompt is cached than it has: the rest was answer."""
+    for key in ("cached_tokens", "created_cache_tokens"):
+        if isinstance(details, dict) and isinstance(details.get(key), int):
+            details[key] = min(details[key], prompt_tokens)
 
 
 def _as_chat(choice: dict[str, Any]) -> dict[str, Any]:

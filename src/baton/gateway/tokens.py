@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from baton.errors import LegFailed, PromptTooLong
+from baton.gateway.ask import leg_headers
 from baton.gateway.eligibility import has_media
-from baton.gateway.journey import leg_headers
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
+    from baton.gateway.ask import Ask
     from baton.gateway.directory import Directory
     from baton.gateway.engine_client import EngineClient
-    from baton.gateway.journey import Ask
     from baton.gateway.request_body import Body
     from baton.gateway.routing import Router
     from baton.observe.metrics import GatewayMetrics

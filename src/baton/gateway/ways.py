@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton.errors import FailureKind
+    from baton.gateway.ask import Ask
     from baton.gateway.cost import WayChoice
     from baton.gateway.directory import Directory
     from baton.gateway.eligibility import PromptSize
-    from baton.gateway.journey import Ask
     from baton.gateway.links import Links
     from baton.gateway.routing import InFlight
     from baton.observe.costs import CostMetrics

@@ -194,6 +194,7 @@ def _attributes(timeline: Timeline) -> dict[str, str | int | float]:
         "baton.outcome": timeline.outcome,
         "baton.fallbacks": ",".join(timeline.fallbacks) or None,
         "baton.ttft_s": timeline.ttft_s,
+        "baton.steps_left_out": timeline.steps_left_out or None,
         "baton.version": __version__,
         "http.route": timeline.path,
         "http.response.status_code": timeline.status or None,

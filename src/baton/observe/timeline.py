@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 MAX_STEPS = 64
-"""Further ones are left out: a stream that breaks again and again routes again and again."""
+"""Further ones are counted and not kept: a request that is tried again and again routes again and
+again."""
 
 
 class Watcher(Protocol):
@@ -43,8 +44,8 @@ class Timeline:
         "_came_at", "_started", "attempts", "bytes_out", "choices", "completion_tokens",
         "decode_engine", "fallbacks", "first_token", "gaps", "generates", "outcome", "path",
         "prefill_engine", "prompt_tokens", "reason", "received_at", "request_id", "resumes",
-        "route", "stages", "status", "steps", "streamed", "total_s", "trace", "ttft_s", "watcher",
-        "way",
+        "route", "stages", "status", "steps", "steps_left_out", "streamed", "total_s", "trace",
+        "ttft_s", "watcher", "way",
     )  # fmt: skip
 
     def __init__(self, request_id: str, path: str) -> None:
@@ -77,6 +78,7 @@ class Timeline:
         self.stages: dict[Stage, float] = {}
         self.steps: list[tuple[Stage, float, float]] = []
         """Stage, seconds since the request was received at which it began, seconds."""
+        self.steps_left_out = 0
         self.ttft_s: float | None = None
         self.total_s: float | None = None
         self.bytes_out = 0
@@ -106,7 +108,10 @@ class Timeline:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
         now = time.perf_counter()
         began = (now - seconds if since is None else since) - self._started
-        self.steps.append((stage, began, seconds))
+        if len(self.steps) < MAX_STEPS:
+            self.steps.append((stage, began, seconds))
+        else:
+            self.steps_left_out += 1
         if self.trace is not None and stage == "prefill":
             self.trace.end_leg("prefill", now)
         if self.watcher is not None:
@@ -206,8 +211,9 @@ class Timeline:
             "stages": {f"{stage}_s": round(s, 6) for stage, s in self.stages.items()},
             "steps": [
                 {"stage": stage, "at_s": round(at, 6), "seconds": round(seconds, 6)}
-                for stage, at, seconds in self.steps[:MAX_STEPS]
+                for stage, at, seconds in self.steps
             ],
+            "steps_left_out": self.steps_left_out,
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
             "tpot_s": None if (tpot_s := self.tpot_s) is None else round(tpot_s, 6),
             "total_s": round(self.since_received() if self.total_s is None else self.total_s, 6),

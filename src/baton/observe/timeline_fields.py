@@ -61,6 +61,7 @@ FIELDS: dict[str, str] = {
     "stages": "Seconds of each stage, as `STAGE_s`. One that did not happen is absent.",
     "steps": "The stages in the order in which they ended: `stage`, `at_s` since the request was"
     " received, `seconds`. `route` stands there twice in a P/D request.",
+    "steps_left_out": "Further steps, which are in `stages` and not in `steps`: 64 are kept.",
     "ttft_s": "Request received → first body byte to the caller.",
     "tpot_s": "Mean time a token behind the first; null unless streamed with tokens known.",
     "total_s": "Request received → last byte.",

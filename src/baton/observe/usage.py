@@ -8,6 +8,8 @@ import re
 # details (`prompt_tokens_details`, `output_tokens_details`) have other names.
 _KEY = b'"usage":'
 _TOKENS = re.compile(rb'"(prompt|input|completion|output)_tokens": ?([0-9]{1,12})')
+# Anthropic's `input_tokens` leave out what a cache had.
+_CACHED = re.compile(rb'"cache_(?:read|creation)_input_tokens": ?([0-9]{1,12})')
 _PROMPT = (b"prompt", b"input")
 _REACH = 1024
 """So many bytes behind `usage` hold all of it."""
@@ -24,4 +26,6 @@ def usage_in(answer: bytes) -> tuple[int | None, int | None]:
             prompt = int(number) if prompt is None else prompt
         else:
             completion = int(number) if completion is None else completion
+    if prompt is not None:
+        prompt += sum(map(int, _CACHED.findall(answer, at, at + _REACH)))
     return prompt, completion

@@ -1,39 +1,24 @@
-"""What is to be served: a trace, or one made up from a rate and lengths.
-
-A trace is JSON Lines or CSV with one request a line, in one of three forms:
-
-- `arrival_s`, `prompt_tokens`, `output_tokens` (seconds since any begin);
-- `timestamp` in milliseconds, `input_length`, `output_length` (the Mooncake traces);
-- `TIMESTAMP` as a date, `ContextTokens`, `GeneratedTokens` (the Azure LLM inference traces).
-"""
+"""What is to be served: a trace (`spec/trace.py`), or one made up from a rate and lengths."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import random
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from baton.errors import TrafficRefused
+from baton.observe.percentile import percentile
 from baton.plan.simulator import Request
-from baton.plan.simulator.outcome import percentile
+from baton.spec.trace import trace_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 WARM_UP = 0.1
 """Share of made-up traffic's time that is not counted: the fleet is empty at its begin. Of a trace
 everything counts: its begin may be what matters."""
-_FORMS = (
-    ("arrival_s", "prompt_tokens", "output_tokens"),
-    ("timestamp", "input_length", "output_length"),
-    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-)
 
 
 @dataclass(frozen=True)
@@ -136,18 +121,18 @@ def _length(chance: random.Random, mean: int, spread: float) -> int:
 
 
 def read_trace(path: Path) -> Traffic:
-    """Read a trace.
+    """Read a trace. Requests that failed when it was recorded are left out.
 
     Raises:
-        TrafficRefused: It cannot be read, a line is wrong, or it holds fewer than two requests.
+        TraceRefused: It cannot be read, or a row is wrong.
+        TrafficRefused: It holds fewer than two requests, or all arrive at once.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise TrafficRefused(f"the trace cannot be read: {exc}", place=str(path)) from exc
-    requests = []
-    for line, row in _rows(text, path):
-        requests.append(_request(row, f"{path}:{line}"))
+    requests, failed = [], 0
+    for row in trace_rows(path):
+        if row.output_tokens:
+            requests.append(Request(row.at_s, row.prompt_tokens, row.output_tokens))
+        else:
+            failed += 1
     minimum = 2
     if len(requests) < minimum:
         raise TrafficRefused(
@@ -162,63 +147,5 @@ def read_trace(path: Path) -> Traffic:
             cure="give each its arrival time",
         )  # fmt: skip
     moved = tuple(Request(r.arrival_s - first, r.prompt_tokens, r.output_tokens) for r in requests)
-    return Traffic(moved, f"{path.name}: {len(moved)} requests")
-
-
-def _rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = text.splitlines()
-    if not lines:
-        raise TrafficRefused("the trace is empty", place=str(path))
-    if not lines[0].lstrip().startswith("{"):
-        reader = csv.DictReader(lines)
-        yield from ((reader.line_num, row) for row in reader)
-        return
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as exc:
-            raise TrafficRefused(f"no JSON: {exc}", place=f"{path}:{number}") from exc
-        if not isinstance(row, dict):
-            raise TrafficRefused("a line is no mapping", place=f"{path}:{number}")
-        yield number, row
-
-
-def _request(row: Mapping[str, Any], place: str) -> Request:
-    for when, prompt, output in _FORMS:
-        if when in row and prompt in row and output in row:
-            arrival = _seconds(when, row[when], place)
-            return Request(
-                arrival, _tokens(prompt, row[prompt], place), _tokens(output, row[output], place)
-            )
-    raise TrafficRefused(
-        f"a line has the keys {', '.join(map(str, row)) or 'none'}", place=place,
-        cure="give each request " + ", or ".join(" ".join(form) for form in _FORMS),
-    )  # fmt: skip
-
-
-def _seconds(name: str, value: object, place: str) -> float:
-    try:
-        if name == "TIMESTAMP":
-            return datetime.fromisoformat(str(value)[:26].rstrip()).timestamp()
-        seconds = float(str(value)) / (1000 if name == "timestamp" else 1)
-    except ValueError as exc:
-        raise TrafficRefused(f"{name} is `{value}`", place=place, cure="give a time") from exc
-    if not math.isfinite(seconds) or seconds < 0:
-        raise TrafficRefused(
-            f"{name} is {value}", place=place, cure="give times of 0 or more, since any begin"
-        )
-    return seconds
-
-
-def _tokens(name: str, value: object, place: str) -> int:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if not number.is_integer() or number < 1:
-        raise TrafficRefused(
-            f"{name} is `{value}`", place=place, cure="give a whole number of 1 or more"
-        )
-    return int(number)
+    left_out = f" ({failed} without an answer left out)" if failed else ""
+    return Traffic(moved, f"{path.name}: {len(moved)} requests{left_out}")

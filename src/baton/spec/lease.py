@@ -93,6 +93,14 @@ class EngineLease(_Fact):
     load: EngineLoad = EngineLoad()
     evidence: TransferEvidence = TransferEvidence()
     start: EngineStart | None = None
+    times_seen_to_start: int = 0
+    """How often a gateway with fixed URLs saw it come up. A replica of Ray Serve has a new
+    `replica_id` each time; behind a fixed URL only this tells one process from the next."""
+
+    @property
+    def process(self) -> str:
+        """Stands for this process of the engine, as far as anybody can tell."""
+        return f"{self.replica_id}#{self.times_seen_to_start}"
 
 
 class DirectorySnapshot(_Fact):

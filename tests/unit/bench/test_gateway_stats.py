@@ -10,33 +10,6 @@ from hypothesis import strategies as st
 figures = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 
 
-def test_a_percentile_is_a_value_that_was_seen() -> None:
-    """Nearest rank: nothing is made up between two values."""
-    values = [float(n) for n in range(1, 101)]
-    assert stats.percentile(values, 0.5) == 50
-    assert stats.percentile(values, 0.99) == 99
-    assert stats.percentile(values, 1) == 100
-    assert stats.percentile([7.0], 0.99) == 7
-    assert stats.percentile([3.0, 1.0], 0) == 1
-
-
-@given(figures, st.floats(0, 1))
-def test_at_least_its_share_of_values_lies_below_a_percentile(
-    values: list[float], share: float
-) -> None:
-    """The definition, whatever the values."""
-    found = stats.percentile(values, share)
-    assert found in values
-    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
-
-
-@pytest.mark.parametrize(("values", "share"), [([], 0.5), ([1.0], 1.5), ([1.0], -0.1)])
-def test_a_percentile_of_nothing_is_refused(values: list[float], share: float) -> None:
-    """No number is better than a wrong one."""
-    with pytest.raises(ValueError, match="percentile"):
-        stats.percentile(values, share)
-
-
 def test_a_spread_is_the_median_between_the_lowest_and_the_highest_round() -> None:
     """One wild round moves the spread, not the figure."""
     found = stats.Spread.of([1.0, 90.0, 2.0])

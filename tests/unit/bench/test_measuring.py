@@ -11,7 +11,7 @@ import pytest
 
 from baton.bench import report, run, served
 from baton.bench.compare import Comparison, Side, Tried, compare, rows, sentence, tuned
-from baton.bench.figures import figures, percentile, spread
+from baton.bench.figures import figures, spread
 from baton.bench.generator import Sample, _sample
 from baton.bench.prompts import Endpoint, job_of, prompt_of
 from baton.bench.run import Measured, check_disaggregated, measure
@@ -97,10 +97,11 @@ def test_a_request_that_failed_meets_no_target_and_has_no_latency() -> None:
     assert figures([sample()], Slo(), warmup_s=0).goodput is None
 
 
-def test_percentiles_lie_between_the_ranks_and_nothing_has_none() -> None:
-    """As numpy's default."""
-    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.5
-    assert percentile([7.0], 99) == 7.0
+def test_a_spread_holds_values_that_were_seen_and_nothing_has_none() -> None:
+    """In any order."""
+    found = spread([0.4, 0.1, 0.3, 0.2])
+    assert found is not None
+    assert [found.at(percent) for percent in (50, 90, 99)] == [0.2, 0.4, 0.4]
     assert spread([]) is None
 
 

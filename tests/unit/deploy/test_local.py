@@ -24,7 +24,7 @@ class _Serve:
         self.handed_over: list[str] = []
         monkeypatch.setattr(serve_app, "deploy", self._deploy)
         monkeypatch.setattr(serve_app, "view", self._view)
-        monkeypatch.setattr(local, "_first_handoff", lambda app, *_, **__: self._hand(app))
+        monkeypatch.setattr(local, "first_handoff", lambda app, *_: self._hand(app))
 
     def _deploy(self, _: Any) -> None:
         self.deployed += 1

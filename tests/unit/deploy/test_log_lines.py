@@ -221,6 +221,33 @@ def test_following_reads_whole_lines_once(tmp_path):
     assert file.new_lines()[:1] == []
 
 
+def test_following_shows_what_was_there_and_what_comes_each_line_once(tmp_path):
+    """`--follow --since`: also a line that is written between the two looks, or half of one."""
+    path = tmp_path / "x.log"
+    path.write_text("2026-01-01T00:00:00Z one\n2026-01-01T00:00:01Z tw")
+    file = LogFile(path, "x")
+    file.to_the_end()
+    with path.open("a") as more:
+        more.write("o\n2026-01-01T00:00:02Z three\n")
+    before = [line.text[-3:] for line in file.lines_so_far()]
+    after = [line.text[-3:] for line in file.new_lines()]
+    assert (before, after) == (["one"], ["two", "ree"])
+    assert file.new_lines() == []
+
+
+def test_the_end_of_a_log_without_a_line_is_its_beginning(tmp_path):
+    """The first line is still being written, or the file is not there yet."""
+    path = tmp_path / "x.log"
+    file = LogFile(path, "x")
+    file.to_the_end()
+    path.write_text("2026-01-01T00:00:00Z o")
+    file.to_the_end()
+    assert list(file.lines_so_far()) == []
+    with path.open("a") as more:
+        more.write("ne\n")
+    assert [line.text[-3:] for line in file.new_lines()] == ["one"]
+
+
 def test_json_says_time_and_source():
     """For programs."""
     (line,) = lines_of(["x"], "s", written_at=0.0)

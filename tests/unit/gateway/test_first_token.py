@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
+from baton.gateway.ask import Ask
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.first_token import (
     Ordinary,
@@ -29,7 +30,6 @@ from baton.gateway.first_token import (
     read,
 )
 from baton.gateway.handoff import KVTransferParams
-from baton.gateway.journey import Ask
 from baton.gateway.resumable import means_of
 from baton.gateway.routes import lookup
 from baton.spec.lease import EngineLease
@@ -97,7 +97,8 @@ class Twins:
         assert self.prefill.core.pool.expired_requests == 0
         for app in self.apps.values():
             await until(lambda app=app: app._parts is None or app._parts.releases.pending == 0)
-            assert all(not count for count in app.inflight._counts.values())
+            # The gateway may notice the last hang-up later than the engine does.
+            await until(lambda app=app: not any(app.inflight._counts.values()))
 
 
 def ids(told: Told) -> list[int]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PROMPT = "Hand the baton over, and over again, and never let it fall. " * 3
 CHAT = {"messages": [{"role": "user", "content": PROMPT}]}
 GREEDY = {"model": "simulated", "temperature": 0, "max_tokens": 60}
+ALWAYS = {"x_baton_disaggregate": "always"}
 REFUSED = {**GREEDY, "prompt": PROMPT, "logprobs": 40}
 """Decode answers 200 to it, and then refuses."""
 
@@ -386,6 +387,27 @@ async def test_a_release_through_an_engine_that_has_never_met_prefill_is_not_lef
         await until(lambda: not p.app._parts.releases._nudges)
         assert asked["length"] == 2  # both nudges of the first five together, none of the last
         assert p.prefill.core.pool.expired_requests == 0
+
+
+async def test_an_engine_that_was_restarted_behind_its_fixed_url_has_met_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gateway knows the pair by the URL: the new process is given steps to take as well."""
+    monkeypatch.setattr(releases, "NUDGES_S", (0.05, 0.05))
+    async with pair(1) as p:
+        whole = await p.told("/v1/completions", {**GREEDY, "prompt": PROMPT}, **ALWAYS)
+        assert whole.error is None  # the two have met
+        (old,) = p.decode
+        await old.__aexit__(None, None, None)
+        await p.app.directory._read()
+        async with SimulatedEngine(role="decode", engine_id="d0", port=int(old.url[-5:])) as new:
+            assert new.url == old.url
+            await p.app.directory._read()
+            assert [e.state for e in p.app.directory.decode_engines()] == ["ready"]
+            told = await p.told("/v1/completions", REFUSED, **ALWAYS)
+            assert told.error is not None
+            await until(lambda: p.prefill.core.pool.leases == 0, seconds=3)
+            assert p.prefill.core.pool.expired_requests == 0
 
 
 async def test_a_refusal_inside_a_stream_leaves_no_kv_behind() -> None:

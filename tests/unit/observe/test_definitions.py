@@ -165,6 +165,7 @@ def test_circuits_of_many_engines_show_those_in_trouble():
     [
         (b'{"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2}}', (7, 2)),
         (b'{"usage":{"input_tokens":7,"output_tokens":2,"input_tokens_details":{}}}', (7, 2)),
+        (b'{"usage":{"input_tokens":7,"output_tokens":2,"cache_read_input_tokens":64}}', (71, 2)),
         (b'{"text":"\\"usage\\":{\\"prompt_tokens\\":1}"}', (None, None)),
         (b'{"usage":null}', (None, None)),
         (b"", (None, None)),
@@ -178,6 +179,17 @@ def test_usage_is_read_where_an_engine_says_it(answer, tokens):
 def test_every_field_of_a_timeline_is_documented():
     """The page of the reference is complete."""
     assert set(Timeline("r", "/p").as_dict()) == set(FIELDS)
+
+
+def test_a_request_that_is_routed_again_and_again_keeps_few_steps_and_counts_the_rest():
+    """What is held is bounded; the sums have all of it."""
+    timeline = Timeline("r", "/p")
+    for _ in range(500):
+        timeline.add("route", 0.5)
+    told = timeline.as_dict()
+    assert len(timeline.steps) == len(told["steps"]) == 64
+    assert told["steps_left_out"] == 436
+    assert told["stages"]["route_s"] == 250
 
 
 def test_a_kept_timeline_holds_on_to_nothing():

@@ -1,4 +1,4 @@
-"""Traces: three forms are read, and what is wrong is refused with its line."""
+"""Traffic that is planned for: traces, and what is made up."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ FORMS = {
     '{"timestamp": 3000, "input_length": 20, "output_length": 4}\n',
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,10,2\n"
     "2023-11-16 18:15:48.6805900,20,4\n",
+    "burstgpt.csv": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,GPT,10,2,12,x\n7,GPT,20,4,24,x\n",
     "shuffled.csv": "arrival_s,prompt_tokens,output_tokens\n3,20,4\n1,10,2\n",
 }
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_each_form_is_read_in_order_of_arrival_from_zero(tmp_path: Path, name: str) -> None:
-    """Our own, Mooncake's in milliseconds, Azure's with dates."""
+    """Our own, Mooncake's in milliseconds, BurstGPT's, Azure's with dates."""
     path = tmp_path / name
     path.write_text(FORMS[name])
     traffic = read_trace(path)
@@ -37,31 +39,25 @@ def test_each_form_is_read_in_order_of_arrival_from_zero(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "fact"),
-    [
-        ("arrival_s,prompt_tokens,output_tokens\n0,1,1\n-1,1,1\n", 3, "arrival_s is -1"),
-        ("arrival_s,prompt_tokens,output_tokens\nnan,1,1\n", 2, "arrival_s is nan"),
-        ("arrival_s,prompt_tokens,output_tokens\n0,0,1\n", 2, "prompt_tokens is `0`"),
-        ("arrival_s,prompt_tokens,output_tokens\n0,1.5,1\n", 2, "prompt_tokens is `1.5`"),
-        ("arrival_s,prompt_tokens,output_tokens\n0,1\n", 2, "output_tokens is `None`"),
-        ("when,what\n0,1\n", 2, "a line has the keys when, what"),
-        ('{"arrival_s": 0,\n', 1, "no JSON"),
-        ("{}\n", 1, "a line has the keys none"),
-        ("", None, "the trace is empty"),
-        ("arrival_s,prompt_tokens,output_tokens\n0,1,1\n", None, "the trace holds 1 requests"),
-        ("arrival_s,prompt_tokens,output_tokens\n4,1,1\n4,1,1\n", None, "arrive at once"),
-    ],
+    ("rows", "fact"), [("0,1,1\n", "the trace holds 1 requests"), ("4,1,1\n4,1,1\n", "at once")]
 )
-def test_a_wrong_line_is_refused_with_its_place(
-    tmp_path: Path, text: str, line: int | None, fact: str
-) -> None:
-    """Negative times above all."""
+def test_a_trace_that_has_no_rate_is_refused(tmp_path: Path, rows: str, fact: str) -> None:
+    """What is wrong in a row itself, its reader says (`spec/trace.py`)."""
     path = tmp_path / "trace"
-    path.write_text(text)
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
     with pytest.raises(TrafficRefused) as caught:
         read_trace(path)
     assert fact in caught.value.fact
-    assert caught.value.place == (str(path) if line is None else f"{path}:{line}")
+    assert caught.value.place == str(path)
+
+
+def test_requests_that_failed_when_they_were_recorded_are_left_out_and_told(tmp_path: Path) -> None:
+    """BurstGPT's have 0 response tokens."""
+    path = tmp_path / "burst.csv"
+    path.write_text(FORMS["burstgpt.csv"] + "9,GPT,10,0,10,x\n")
+    traffic = read_trace(path)
+    assert len(traffic.requests) == 2
+    assert traffic.source == "burst.csv: 2 requests (1 without an answer left out)"
 
 
 @pytest.mark.parametrize(("isl", "osl", "rate"), [(0, 1, 1), (1, -1, 1), (1, 1, 0), (1, 1, 1e999)])

@@ -17,6 +17,7 @@ from tests.unit.spec.mutations import GOOD_FILES, LAPTOP_FILE, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 RULES = {rule.rule_id: rule for rule in all_rules() if rule.run is not None}
 GQA = ModelFacts("m", layers=32, attention_heads=32, kv_heads=8, head_dim=128, dtype="bfloat16",
@@ -265,6 +266,10 @@ CASES = [
          {"baton": {"overflow": {"base_url": "http://127.0.0.1/v1", "api_key_env": "K"}}}),
     Case("BTN-193", {"baton": {"auth": {"api_keys_file": "keys.yaml"}}},
          {"baton": {"auth": {"api_keys_file": "/etc/baton/keys.yaml"}}}),
+    Case("BTN-199", {"baton": {"auth": {"api_keys_file": "/no/such/keys.yaml"}}},
+         {"baton": {"auth": {"api_keys_env": "KEYS"}}}),
+    Case("BTN-199", {"baton": {"auth": {"api_keys_file": "/dev/null"}}},
+         {"baton": {"auth": {"allow_anonymous": True}}}),
     Case("BTN-190", {"baton": {"admission": {"max_body_bytes_held": 2048}}},
          {"baton": {"admission": {"max_body_bytes_held": 2**30}}}),
     Case("BTN-194", {"baton": {}}, {"baton": ...}, rays=True),
@@ -351,6 +356,19 @@ def test_the_rule_speaks_up_and_is_silent_for_the_valid_neighbour(case: Case) ->
     assert wrong, "the rule missed it"
     assert case.severity in {None, *wrong}
     assert found_by(case, view(case, case.right, right=True)) == []
+
+
+def test_a_file_of_keys_that_is_here_and_holds_is_nothing_to_speak_of(tmp_path: Path) -> None:
+    """And what is wrong in one is told without a key."""
+    file = tmp_path / "keys.yaml"
+    settings = {"baton": {"auth": {"api_keys_file": str(file)}}}
+    case = Case("BTN-199", settings)
+    file.write_text("keys:\n- name: ann\n  key: open sesame\n")
+    assert found_by(case, view(case, settings, right=False)) == []
+    file.write_text("keys:\n- name: ann\n  key: open sesame\n  weight: none\n")
+    (finding,) = RULES["BTN-199"].run(view(case, settings, right=False))  # type: ignore[operator]
+    assert "entry 1 of keys does not hold" in finding.message
+    assert "sesame" not in str(finding)
 
 
 def test_every_rule_has_a_case_here() -> None:

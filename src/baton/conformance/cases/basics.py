@@ -86,6 +86,10 @@ async def _cached(probe: Probe) -> None:
     prompt = counts(told[0])[0]
     check(not first, f"cached_tokens is {first} for a prompt that nobody has sent before")
     check(0 <= (again or 0) <= prompt, f"cached_tokens is {again} of {prompt}")
+    streamed = ((await probe.stream(messages=asked)).usage or {}).get("prompt_tokens_details") or {}
+    last = streamed.get("cached_tokens")
+    # Not the same figure: which replica answers, and what it still holds, is its own business.
+    check(last is not None and 0 <= last <= prompt, f"cached_tokens of a stream is {last}")
     probe.see(cached_tokens=again)
 
 

@@ -10,13 +10,14 @@ from baton.conformance.case import Case, Fails, check
 from baton.conformance.cases import sources
 from baton.conformance.cases.basics import counts
 from baton.conformance.probe import OK, read_stream, short
-from baton.conformance.sse import read_bytewise, read_split, read_whole
 from baton.conformance.wire import until
 
 if TYPE_CHECKING:
     from baton.conformance.probe import Probe
 
 _EVENTS_BEFORE_HANG_UP = 3
+_LONG = 48
+_PAUSE_S = 0.002
 
 
 async def _role(probe: Probe) -> None:
@@ -72,16 +73,19 @@ async def _finish(probe: Probe, *, chat: bool) -> None:
 
 
 async def _split(probe: Probe, *, chat: bool) -> None:
-    told = await probe.stream(chat=chat)
-    wanted = read_whole(told.body)
-    for at in range(len(told.body) + 1):
-        check(read_split(told.body, at) == wanted, f"cut at byte {at}, the events are others")
-    check(read_bytewise(told.body) == wanted, "byte by byte, the events are others")
+    usual = await probe.stream(chat=chat)
+    cut = await probe.stream_through_keyhole(chat=chat)
+    check(cut.text == usual.text, f"cut: {cut.text!r:.100}, uncut: {usual.text!r:.100}")
+    check(cut.reasons == usual.reasons, f"{cut.reasons} cut, {usual.reasons} uncut")
+    same = counts(cut) == counts(usual)
+    check(same, f"usage {counts(cut)} cut, {counts(usual)} uncut")
+    probe.see(text=cut.text)
 
 
-async def _tiny_reads(probe: Probe) -> None:
-    usual, slow = await probe.stream(), await probe.stream(read=1)
-    check(slow.text == usual.text, f"read by the byte: {slow.text!r:.100}")
+async def _slow(probe: Probe) -> None:
+    usual = await probe.stream(max_tokens=_LONG)
+    slow = await probe.stream_through_keyhole(max_tokens=_LONG, pause_s=_PAUSE_S)
+    check(slow.text == usual.text, f"read slowly: {slow.text!r:.100}")
     probe.see(text=slow.text)
 
 
@@ -124,7 +128,7 @@ async def _keeps_ids(probe: Probe) -> None:
     reply = await probe.post(path, body)
     if reply.status != OK:
         probe.offered(reply)
-    told = read_stream(reply.body, chat=True)
+    told = read_stream(reply.pieces, chat=True)
     models = {chunk.get("model") for chunk in told.chunks}
     check(models == {probe.model}, f"model of the chunks is {models}")
     ids = {chunk["id"] for chunk in told.chunks}
@@ -148,9 +152,9 @@ CASES = (
     *_both("usage_once", "with include_usage, usage comes once, last, with no choices",
            _usage_once),
     *_both("usage_never", "without include_usage no chunk has usage", _usage_never),
-    *_both("split", "the events are the same wherever the bytes are cut", _split, sources.SSE),
-    Case("stream.chat.tiny_reads", "a caller may read one byte at a time", sources.SSE,
-         _tiny_reads),
+    *_both("split", "a connection may cut the bytes anywhere", _split, sources.SSE),
+    Case("stream.chat.slow_reader", "a caller may take his time over every few bytes",
+         sources.SSE, _slow),
     Case("stream.chat.unicode", "characters of several tokens come whole", sources.CHAT_STREAM,
          _unicode),
     Case("stream.chat.hang_up", "callers may hang up; others are served on", sources.SSE,

@@ -16,6 +16,7 @@ from baton.engine.simulated.requests import ChatRequest, CompletionRequest, erro
 from baton.engine.simulated.text import decode
 
 if TYPE_CHECKING:
+    from baton.engine.simulated.prefix import Cached
     from baton.engine.simulated.sequence import Step
 
 DONE = b"data: [DONE]\n\n"
@@ -56,6 +57,8 @@ class Answer(Protocol):
     """One request's way of writing."""
 
     request_id: str
+    cached: Cached | None
+    """How much of the prompt was cached, where that is told; known once it was read."""
 
     def opening(self, prompt: list[int]) -> bytes:
         """What a stream sends before the first token of a prompt."""
@@ -78,6 +81,7 @@ class Answer(Protocol):
 class _Base:
     prefix: str
     chunk_object: str
+    tells_created = False
 
     def __init__(
         self, request: ChatRequest | CompletionRequest, model: str, header: str | None
@@ -92,6 +96,7 @@ class _Base:
             f'"created":{self._created},"model":{json.dumps(model, ensure_ascii=False)},"choices":['
         ).encode()
         self._prompt_tokens = 0
+        self.cached: Cached | None = None
 
     def _usage(self, completion_tokens: int, details: bytes) -> bytes:
         total = self._prompt_tokens + completion_tokens
@@ -106,7 +111,17 @@ class _Base:
         if not self._usage_last:
             return DONE
         self._prompt_tokens = prompt_tokens
-        return b"%b]%b%b}\n\n%b" % (self._head, self._usage(written, b""), _FINGERPRINT_TAIL, DONE)
+        details = b""
+        if self.cached is not None:
+            details = b',"prompt_tokens_details":' + dumps(self._details())
+        usage = self._usage(written, details)
+        return b"%b]%b%b}\n\n%b" % (self._head, usage, _FINGERPRINT_TAIL, DONE)
+
+    def _details(self) -> dict[str, int]:
+        """What is told of the cache; vLLM counts what was created in it for chats only."""
+        tokens, created = self.cached or (0, 0)
+        told = {"cached_tokens": tokens}
+        return told | {"created_cache_tokens": created} if self.tells_created else told
 
     def _end(self, step: Step) -> bytes:
         """The fingerprint stands in the last chunk, unless one with the usage follows."""
@@ -128,7 +143,10 @@ class _Base:
                 "prompt_tokens": prompt_tokens,
                 "total_tokens": prompt_tokens + written,
                 "completion_tokens": written,
-                "prompt_tokens_details": None,
+                "prompt_tokens_details": None
+                if self.cached is None
+                else {"cached_tokens": 0, "created_cache_tokens": None, "multimodal_tokens": None}
+                | self._details(),
                 "completion_tokens_details": None,
             },
         }
@@ -145,6 +163,7 @@ class ChatAnswer(_Base):
     """`/v1/chat/completions`."""
 
     prefix = "chatcmpl"
+    tells_created = True
     chunk_object = "chat.completion.chunk"
 
     def __init__(self, request: ChatRequest, model: str, header: str | None) -> None:

@@ -21,6 +21,7 @@ from baton.engine.simulated.faults import NO_FAULT, Plan
 from baton.engine.simulated.handoff import KvLoadFailed, Peers, RemoteKv
 from baton.engine.simulated.kv import Holding, KvPool
 from baton.engine.simulated.metrics import Counts
+from baton.engine.simulated.prefix import Cached, Prefixes
 from baton.engine.simulated.sequence import Sampling, Sequence, Step
 from baton.engine.simulated.text import Context
 from baton.errors import ConfigRefused
@@ -51,6 +52,7 @@ class Generation:
     sampling: Sampling
     n: int = 1
     kv: Mapping[str, Any] = field(default_factory=dict)
+    salt: str = ""
 
 
 class Core:
@@ -81,6 +83,11 @@ class Core:
         self.dead = False
         self._side_channel = side_channel
         self._on_death = on_death
+        self._prefixes = (
+            Prefixes(settings.block_size, settings.kv_blocks)
+            if settings.prompt_tokens_details
+            else None
+        )
         self._compute = Compute(settings.latency, settings.max_num_batched_tokens)
         self._peers = Peers(settings, self.counts)
         self._queue = asyncio.Lock()
@@ -148,6 +155,7 @@ class Core:
                 holding,
                 self._compute.pace(slow=plan.slow),
                 first_is_ready=remote is None,
+                cached=self._cached(generation, handed=remote is not None),
             )
             yield run
         except KvLoadFailed:
@@ -165,6 +173,11 @@ class Core:
                 self.pool.give_back(holding if run is None else run.holding)
             self._room.set()
             self._peers.step()
+
+    def _cached(self, generation: Generation, *, handed: bool) -> Cached | None:
+        if self._prefixes is None:
+            return None
+        return self._prefixes.read(generation.tokens, generation.salt, handed=handed)
 
     async def _remote(self, generation: Generation) -> RemoteKv | None:
         """Where the KV comes from; None for here. What vLLM cannot bear kills it here too."""
@@ -324,8 +337,11 @@ class Run:
         pace: Pace,
         *,
         first_is_ready: bool,
+        cached: Cached | None = None,
     ) -> None:
         self.holding = holding
+        self.cached = cached
+        """How much of the prompt was cached, where that is told."""
         self.finished = False
         self.offer_names = [
             f"{generation.request_id}-{uuid.uuid4().hex[:8]}" for _ in range(generation.n)

@@ -85,6 +85,7 @@ class _Request(_Lenient):
     min_tokens: int = 0
     return_token_ids: bool | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    cache_salt: str | None = None
 
     @property
     def usage_wanted(self) -> tuple[bool, bool]:

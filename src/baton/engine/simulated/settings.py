@@ -52,4 +52,7 @@ class EngineSettings(BaseModel):
     """How long a peer that does not answer is waited for; fixed in vLLM."""
     answer_tokens: int = Field(0, ge=0)
     """About how long an answer is that ends by itself; 0 for answers that never do."""
+    prompt_tokens_details: bool = False
+    """Tell in `usage` how much of a prompt was cached, as with vLLM's
+    `--enable-prompt-tokens-details`."""
     latency: LatencyProfile = LatencyProfile()

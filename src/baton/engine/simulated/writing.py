@@ -95,6 +95,7 @@ class Writing:
                 sampling=job.sampling[number],
                 n=job.n,
                 kv=job.kv,
+                salt=job.request.cache_salt or "",
             )
             for number, prompt in enumerate(job.prompts)
         ]
@@ -109,6 +110,7 @@ class Writing:
             for number, generation in enumerate(self._generations()):
                 prompt_tokens += len(generation.tokens)
                 async with self._core.admitted(generation, self._plan) as run:
+                    answer.cached = run.cached
                     of_this = 0
                     async for step in run.steps(arrived=self._arrived):
                         if not of_this and (opening := answer.opening(generation.tokens)):
@@ -138,6 +140,7 @@ class Writing:
             for generation in self._generations():
                 steps: list[Step] = []
                 async with self._core.admitted(generation, self._plan) as run:
+                    self._answer.cached = run.cached
                     async for step in run.steps(arrived=self._arrived):
                         steps.append(step)
                         written += 1

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from baton.observe.percentile import percentile
+
 _Role = TypeVar("_Role", bound=str)
 
 if TYPE_CHECKING:
@@ -13,14 +15,6 @@ if TYPE_CHECKING:
 
     from baton.plan.simulator.engine import Engine
     from baton.plan.simulator.job import Job
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank; NaN of nothing. `values` need not be sorted."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    return ordered[min(max(math.ceil(share * len(ordered)) - 1, 0), len(ordered) - 1)]
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,8 @@ class Outcome:
 
     def ttft(self, share: float, since_s: float = 0.0) -> float:
         """A percentile; requests that never got a token count as infinite."""
-        return percentile([one.ttft_s for one in self.after(since_s)], share)
+        values = [one.ttft_s for one in self.after(since_s)]
+        return percentile(values, share) if values else math.nan
 
     def tpot(self, share: float, since_s: float = 0.0) -> float:
         """A percentile over answers of two tokens or more."""

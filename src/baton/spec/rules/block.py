@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from baton.errors import ConfigRefused
 from baton.spec.faults import shown
+from baton.spec.key_file import keys_in_file
 from baton.spec.provider_url import sends_key_in_clear, url_fault
 from baton.spec.rules.connector import NIXL_BACKENDS
 from baton.spec.rules.registry import Finding, rule
@@ -176,4 +178,27 @@ def block_without_baton(app: AppView) -> Iterator[Finding]:
             found="baton",
             cure="set import_path: baton:build_pd_openai_app",
             related=(("import_path", (*app.path, "import_path")),),
+        )
+
+
+@rule("BTN-199", "warning", "a file of keys that this machine does not have, or that does not hold")
+def keys_file(app: AppView) -> Iterator[Finding]:
+    """Gateways read `auth.api_keys_file` where they run, and none starts without it.
+
+    It may be on their machines only (a mounted secret), so this is no error.
+
+    Source: `baton.spec.key_file`, which the gateway itself reads it with.
+    """
+    path = app.baton.auth.keys_path
+    if path is None or not path.is_absolute():
+        return  # a relative one is BTN-193's
+    try:
+        keys_in_file(path)
+    except ConfigRefused as exc:
+        yield Finding(
+            (*app.baton_path, "auth", "api_keys_file"),
+            f"{path}, read here: {exc.fact}",
+            found=app.baton.auth.api_keys_file,
+            at_value=True,
+            cure="check the path, or take care that every gateway's machine has the file",
         )

@@ -1,0 +1,1 @@
+"""Probes of client libraries, run by the interpreters that have them (`.clients`)."""
