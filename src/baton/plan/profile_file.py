@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, ValidationError, model_validator
 
 from baton.errors import ProfileRefused
-from baton.plan.costs import HandoffCost, KvShape, StepCosts
+from baton.plan.costs import Beside, HandoffCost, KvShape, StepCosts, Wake
 from baton.spec.matched import MATCHED
 from baton.spec.schema import Frozen
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
+NOISE = 0.1
+"""Two engines that share nothing come out so far from each other by chance."""
 COMPARED = ("vllm", "nixl")
 """Versions that change what an engine takes."""
 
@@ -50,11 +52,27 @@ class DecodePoint(Frozen):
 
 
 class HandoffPoint(Frozen):
-    """From asking decode to its first token, less a step."""
+    """How much later the first token comes than without P/D, less a step of decode."""
 
     tokens: int = Field(ge=1)
     seconds: float = Field(ge=0)
     samples: int = Field(ge=1)
+
+
+class WakePoint(Frozen):
+    """After `pause_s` without work, what takes `x` seconds takes `fixed_s + share x` longer."""
+
+    pause_s: float = Field(gt=0)
+    fixed_s: float = Field(ge=0)
+    share: float = Field(ge=0)
+
+
+class BesideFound(Frozen):
+    """By what share prompts and steps take longer while the other engine is busy too."""
+
+    reading: float = Field(default=0.0, ge=0)
+    writing: float = Field(default=0.0, ge=0)
+    samples: int = Field(default=0, ge=0)
 
 
 class EngineFacts(Frozen):
@@ -79,14 +97,18 @@ class Profile(Frozen):
     prefill: tuple[PrefillPoint, ...] = Field(min_length=2)
     decode: tuple[DecodePoint, ...] = Field(min_length=1)
     handoff: tuple[HandoffPoint, ...] = ()
-    wake_s: float = Field(default=0.0, ge=0)
-    """How much longer a first token takes when the engine had nothing to do for a while."""
+    wake: tuple[WakePoint, ...] = ()
+    """Pauses ascending."""
+    beside: BesideFound = BesideFound()
 
     @model_validator(mode="after")
     def _lengths_differ(self) -> Self:
         least = 2
         if len({point.tokens * point.batch for point in self.prefill}) < least:
             raise ValueError("prefill was measured at one length only: no line goes through it")
+        pauses = [point.pause_s for point in self.wake]
+        if pauses != sorted(set(pauses)):
+            raise ValueError("pauses of wake do not ascend")
         return self
 
     @property
@@ -115,7 +137,8 @@ class Profile(Frozen):
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
             request_s=fixed - launch_s,
-            wake_s=self.wake_s,
+            wake=Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake)),
+            beside=Beside(_clear(self.beside.reading), _clear(self.beside.writing)),
         )
 
     def handoff_cost(self) -> HandoffCost | None:
@@ -188,6 +211,11 @@ def read_profile(path: Path, *, any_versions: bool = False) -> Profile:
             cure="measure again with `baton profile`, or add --any-versions to use it as it is",
         )  # fmt: skip
     return profile
+
+
+def _clear(share: float) -> float:
+    """What engines of a machine cost each other, where it is more than noise."""
+    return share if share > NOISE else 0.0
 
 
 def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float]:

@@ -12,38 +12,18 @@ Left out: blocks (KV is counted by token), prefix caches, and scheduling beside 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from baton.plan.simulator.machine import Progress
 
 if TYPE_CHECKING:
     from baton.plan.costs import StepCosts
     from baton.plan.simulator.job import Job
+    from baton.plan.simulator.machine import Machine
+    from baton.plan.simulator.owner import EngineLimits, Owner
     from baton.plan.simulator.wires import Wire
-
-
-@dataclass(frozen=True)
-class EngineLimits:
-    """`max_num_batched_tokens` and `max_num_seqs`."""
-
-    token_budget: int = 8192
-    max_seqs: int = 256
-
-
-class Owner(Protocol):
-    """Who an engine reports to: the fleet."""
-
-    def at(self, when: float, engine: Engine, version: int) -> None:
-        """Wake the engine then, unless its version has moved on."""
-
-    def prefilled(self, engine: Engine, job: Job, now: float) -> None:
-        """A prompt was read by an engine that hands over; its KV is still held."""
-
-    def finished(self, engine: Engine, job: Job, now: float) -> None:
-        """An answer is whole."""
-
-    def has_room(self, engine: Engine, now: float) -> None:
-        """KV or places were freed."""
 
 
 class Engine:
@@ -60,10 +40,11 @@ class Engine:
         node: int,
         nic: Wire,
         link: Wire,
+        machine: Machine | None = None,
     ) -> None:
         self.name, self.costs, self.limits = name, costs, limits
         self.hands_over, self.node, self.nic, self.link = hands_over, node, nic, link
-        self._owner = owner
+        self._owner, self._machine = owner, machine
         self._per_token = costs.kv.per_token
         self.up = True
         self.draining = False
@@ -88,7 +69,10 @@ class Engine:
         self._step = 0
         self._busy = False
         self._version = 0
+        self._idle_since = -math.inf
         self._since = 0.0
+        self._progress = Progress()
+        self._fresh: list[Job] = []
         self._leap = False
         self._steps = 0
         self._chunks: list[tuple[Job, int]] = []
@@ -125,7 +109,7 @@ class Engine:
         self.open += 1
         self.queued_tokens += job.to_read
         self.waiting.append(job)
-        self._poke(now)
+        self._poke(now, self.costs.request_s)
 
     def take(self, job: Job) -> bool:
         """A prompt that was read elsewhere: whether its KV can come now, or it has to wait."""
@@ -146,11 +130,11 @@ class Engine:
         self.incoming[job] = None
         self._other += self._bytes(job)
 
-    def receive(self, job: Job, now: float) -> None:
-        """The KV that was expected is here."""
+    def receive(self, job: Job, now: float, usual_s: float = 0.0) -> None:
+        """The KV that was expected is here; its way took `usual_s` beside its bytes."""
         del self.incoming[job]
         self.arrived.append(job)
-        self._poke(now)
+        self._poke(now, usual_s)
 
     def let_go(self, job: Job, now: float) -> None:
         """KV that was held for a handoff is no longer needed."""
@@ -160,23 +144,32 @@ class Engine:
             job.held_by = None
             self._poke(now)
 
-    def _poke(self, now: float) -> None:
+    def _poke(self, now: float, usual_s: float = 0.0) -> None:
+        """`usual_s`: what came before, and would have been slower on an engine that sleeps."""
         if not self.up:
             return
         if not self._busy:
-            self._plan(now, self.costs.wake_s)
+            self._plan(now, pause_s=now - self._idle_since, usual_s=usual_s)
         elif self._leap and self._steps > 1:
             self._cut(now)
+
+    def repace(self, now: float) -> None:
+        """Another engine of the machine has begun or ended."""
+        if self._machine is not None and self._busy:
+            self._version += 1
+            pace = self._machine.pace(self, reading=bool(self._chunks))
+            ends = self._progress.repace(now, pace)
+            self._owner.at(ends, self, self._version)
 
     def _cut(self, now: float) -> None:
         """End the leap with the step that is under way."""
         batch = len(self.running)
-        steps = self.costs.steps_within(now - self._since, batch, self._context)
+        steps = self.costs.steps_within(self._progress.worked_s(now), batch, self._context)
         if steps < self._steps:
             self._steps = steps
             self._version += 1
-            ends = self._since + self.costs.decode_s(steps, batch, self._context)
-            self._owner.at(max(ends, now), self, self._version)
+            self._progress.work_s = self.costs.decode_s(steps, batch, self._context)
+            self._owner.at(self._progress.ends_s(now), self, self._version)
 
     # --- a segment
 
@@ -188,6 +181,9 @@ class Engine:
         batch = len(self.running)
         self._step += self._steps
         self._context_tokens += self._steps * batch
+        for job in self._fresh:
+            job.first_s = now
+        self._fresh = []
         over = self._finish(now)
         over = self._end_chunks(now) or over
         self._busy = False
@@ -258,7 +254,7 @@ class Engine:
         self._context_fixed += job.fixed_bytes
         heapq.heappush(self._ends, (job.joined_at + job.output, job.ident, job, job.epoch))
 
-    def _plan(self, now: float, wake_s: float = 0.0) -> None:
+    def _plan(self, now: float, pause_s: float = 0.0, usual_s: float = 0.0) -> None:
         fresh = []
         while self.arrived:
             job = self.arrived.popleft()
@@ -270,8 +266,10 @@ class Engine:
         self._chunks = self._next_chunks(now) if self.waiting or self.reading else []
         batch, context = len(self.running), self._context
         if not self._chunks and not batch:
+            self._idle_since = now
+            if self._machine is not None:
+                self._machine.turn(self, now, busy=False)
             return
-        now += wake_s
         self._busy, self._since = True, now
         self._version += 1
         if self._chunks:
@@ -279,16 +277,27 @@ class Engine:
             for job, take in self._chunks:
                 tokens += take
                 pairs += take * (job.read + take / 2)
-            first = self.costs.step_s(tokens, pairs, batch, context)
-            self._leap, self._steps, ends = False, 1, now + first
+            first = work = self.costs.step_s(tokens, pairs, batch, context)
+            self._leap, self._steps = False, 1
         else:
-            self._leap, self._steps = True, self._leap_steps(batch)
-            ends = now + self.costs.decode_s(self._steps, batch, context)
+            # How long a first step takes on a machine that is shared is known when it is over.
+            alone = self._machine is None or not fresh
+            self._leap, self._steps = True, self._leap_steps(batch) if alone else 1
+            work = self.costs.decode_s(self._steps, batch, context)
             first = self.costs.decode_s(1, batch, context)
-        for job in fresh:
-            if job in self.running:
-                job.first_s = now + first
-        self._owner.at(ends, self, self._version)
+        lead = self.costs.wake.extra_s(pause_s, usual_s + first) if pause_s else 0.0
+        self._begin(now, work, lead, first, [job for job in fresh if job in self.running])
+
+    def _begin(self, now: float, work: float, lead: float, first: float, fresh: list[Job]) -> None:
+        machine, pace = self._machine, 1.0
+        if machine is None:
+            for job in fresh:
+                job.first_s = now + lead + first
+        else:
+            self._fresh = fresh
+            machine.turn(self, now, busy=True)
+            pace = machine.pace(self, reading=bool(self._chunks))
+        self._owner.at(self._progress.begin(now, work, lead, pace), self, self._version)
 
     def _leap_steps(self, batch: int) -> int:
         ends = self._ends
@@ -363,7 +372,8 @@ class Engine:
         """Everything is gone. Who was here, with the tokens that their callers have."""
         lost: list[Job] = []
         if self._busy and self._leap:
-            done = self.costs.steps_within(now - self._since, len(self.running), self._context) - 1
+            worked = self._progress.worked_s(now)
+            done = self.costs.steps_within(worked, len(self.running), self._context) - 1
             self._step += max(done, 0)
         for job in self.running:
             job.made = min(self._step - job.joined_at, job.output - 1)
@@ -378,7 +388,9 @@ class Engine:
             job.epoch += 1
             job.placed = job.held_by = None
             job.to_read, job.read = job.tokens, 0
-        self._ends, self._chunks = [], []
+        self._ends, self._chunks, self._fresh = [], [], []
+        if self._machine is not None:
+            self._machine.turn(self, now, busy=False)
         self._other = self._context_fixed = 0.0
         self._context_tokens = self.open = self.queued_tokens = 0
         self._busy = self.up = False

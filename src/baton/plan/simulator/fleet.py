@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from baton.plan.costs import HandoffCost
-from baton.plan.simulator.engine import Engine, EngineLimits
+from baton.plan.simulator.engine import Engine
 from baton.plan.simulator.job import Job
+from baton.plan.simulator.machine import Machine
 from baton.plan.simulator.outcome import Outcome
+from baton.plan.simulator.owner import EngineLimits
 from baton.plan.simulator.scaling import Scaling, wanted
 from baton.plan.simulator.wires import Transfer, Wire, Wires
 
@@ -107,6 +109,7 @@ class Fleet:
         self._pools = {pool.role: pool for pool in pools}
         self._engines: dict[Role, list[Engine]] = {}
         wires: dict[int, Wire] = {}
+        self._machines: dict[int, Machine] = {}
         for pool in pools:
             self._engines[pool.role] = []
             for index, node in enumerate(pool.nodes):
@@ -130,6 +133,7 @@ class Fleet:
             node=node,
             nic=nic,
             link=Wire(pool.link.bytes_per_s),
+            machine=self._machines.setdefault(node, Machine()) if pool.costs.beside else None,
         )
 
     # --- the calendar
@@ -272,7 +276,7 @@ class Fleet:
         cost = self._pools["prefill"].link if near else self._pools["prefill"].network
         wires = (source.link, goal.link) if near else (source.nic, goal.nic)
         size = source.costs.kv.of(job.tokens)
-        transfer = Transfer(job, source, goal, wires, size)
+        transfer = Transfer(job, source, goal, wires, size, fixed_s=cost.fixed_s)
         self._moving[job] = transfer
         self._push(self._state.now + cost.fixed_s, _BEGIN, transfer)
 
@@ -282,7 +286,7 @@ class Fleet:
         del self._moving[job]
         job.transferred_s = now
         transfer.source.let_go(job, now)
-        transfer.goal.receive(job, now)
+        transfer.goal.receive(job, now, transfer.fixed_s)
 
     def finished(self, engine: Engine, job: Job, now: float) -> None:  # noqa: ARG002
         """An answer is whole; its place at the gateway is free."""

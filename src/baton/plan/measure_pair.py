@@ -1,0 +1,122 @@
+"""Measures two engines together: the handoff between them, and what one costs the other.
+
+A handoff is what makes the first token later than without P/D, less decode's own step: the prefill
+leg beyond a prompt of one's own, decode's HTTP and scheduling, and KV's way. Decode had nothing to
+do meanwhile and wakes for it; what that takes is taken off again, because the simulator adds it
+where it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from baton.plan.costs import Wake
+from baton.plan.profile_file import BesideFound, HandoffPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from baton.plan.probe import Prober
+    from baton.plan.profile_file import WakePoint
+
+_BYTES = re.compile(r"^vllm:nixl_bytes_transferred_sum(?:\{.*\})? (\S+)", re.MULTILINE)
+_METRICS_WAIT_S = 10.0
+STREAMS, STEPS = 4, 64
+"""What decode does while prompts are read beside it."""
+
+
+async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
+    prefill: Prober, decode: Prober, lengths: Sequence[int], rounds: int, step_s: float,
+    wake: Sequence[WakePoint], say: Callable[[str], None],
+) -> tuple[tuple[HandoffPoint, ...], float | None]:  # fmt: skip
+    """Points, and the bytes a token by NIXL's own counter where the engine has it.
+
+    Raises:
+        MeasurementFailed: The first engine hands nothing over.
+    """
+    waking = Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in wake))
+    before, moved = _bytes(await decode.get("/metrics")) or 0.0, 0
+    seconds: dict[int, list[float]] = {tokens: [] for tokens in lengths}
+    asked_s = time.perf_counter()
+    for number in range(rounds + 1):
+        for tokens in lengths:
+            alone_s = await prefill.first_token(prefill.prompt(tokens))
+            prompt = prefill.prompt(tokens)
+            leg_s, params = await prefill.handed_over(prompt)
+            pause_s = time.perf_counter() - asked_s
+            times = await decode.token_times(decode.body(prompt, 2, kv_transfer_params=params))
+            asked_s = time.perf_counter()
+            first_s = times[1] - times[0]
+            # Awake it would have been `usual`: usual + fixed + share x usual = first.
+            fixed_s = waking.extra_s(pause_s, 0.0)
+            share = waking.extra_s(pause_s, 1.0) - fixed_s
+            usual_s = max(first_s - fixed_s, 0.0) / (1.0 + share)
+            moved += tokens
+            if number:
+                seconds[tokens].append(max(leg_s - alone_s + usual_s - step_s, 0.0))
+    points = []
+    for tokens, found in seconds.items():
+        point = HandoffPoint(tokens=tokens, seconds=statistics.median(found), samples=len(found))
+        points.append(point)
+        say(f"handoff {tokens} tokens: {1e3 * point.seconds:.1f} ms")
+    return tuple(points), await _bytes_a_token(decode, before, moved)
+
+
+async def beside(
+    prefill: Prober, decode: Prober, lengths: Sequence[int], rounds: int,
+    say: Callable[[str], None],
+) -> BesideFound:  # fmt: skip
+    """How much longer prompts and steps take while the other engine is busy too."""
+    tokens = lengths[min(1, len(lengths) - 1)]
+    alone, together, steps, steps_beside = [], [], [], []
+    for _ in range(rounds):
+        steps.append(await _streams(decode, lengths[0]))
+        alone += [await prefill.first_token(prefill.prompt(tokens)) for _ in range(STREAMS)]
+        streams = asyncio.create_task(_streams(decode, lengths[0]))
+        # The first is read while decode reads its own prompts.
+        await prefill.first_token(prefill.prompt(tokens))
+        while not streams.done():
+            together.append(await prefill.first_token(prefill.prompt(tokens)))
+        del together[-1:]  # decode may have ended in it
+        steps_beside.append(await streams)
+    found = BesideFound(
+        reading=_longer(alone, together), writing=_longer(steps, steps_beside),
+        samples=len(together),
+    )  # fmt: skip
+    say(f"beside the other engine: prompts take {100 * found.reading:.0f} % longer, "
+        f"steps {100 * found.writing:.0f} %")  # fmt: skip
+    return found
+
+
+async def _streams(decode: Prober, tokens: int) -> float:
+    bodies = [decode.body(decode.prompt(tokens), STEPS) for _ in range(STREAMS)]
+    begun = time.perf_counter()
+    await asyncio.gather(*(decode.token_times(body) for body in bodies))
+    return time.perf_counter() - begun
+
+
+def _longer(alone: Sequence[float], together: Sequence[float]) -> float:
+    if not alone or not together:
+        return 0.0
+    return max(statistics.median(together) / statistics.median(alone) - 1.0, 0.0)
+
+
+async def _bytes_a_token(decode: Prober, before: float, tokens: int) -> float | None:
+    """The counter is written a while after a transfer: wait until it stands still."""
+    last, deadline = before, time.monotonic() + _METRICS_WAIT_S
+    while time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        now = _bytes(await decode.get("/metrics")) or before
+        if now > before and now == last:
+            return (now - before) / tokens
+        last = now
+    return None
+
+
+def _bytes(page: str) -> float | None:
+    found = _BYTES.findall(page)
+    return sum(float(value) for value in found) if found else None
