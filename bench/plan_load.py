@@ -12,14 +12,18 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 
-from baton.plan.probe import Prober
-from baton.plan.simulator import Request
+from baton.plan.probe import Prober, places
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from baton.plan.simulator import Request
 
 AHEAD = -15
 """Of an autogroup: Linux weighs sessions against each other by it, and not by their `nice`."""
@@ -113,9 +117,10 @@ async def speed(urls: Sequence[str], model: str) -> Speed:
     async with probers(urls, model) as engines:
         engines[0].chance.seed(time.time_ns())
         firsts, steps = [], []
-        for number in range(PROBES + 1):
-            times = await one(engines, engines[0].prompt(PROBE_TOKENS), PROBE_STEPS)
-            if number:
+        for place in (None, *places(PROBES)):
+            prompt = engines[0].near(PROBE_TOKENS, place or 0.0)
+            times = await one(engines, prompt, PROBE_STEPS)
+            if place is not None:
                 firsts.append(times[1] - times[0])
                 steps.append((times[-1] - times[1]) / (PROBE_STEPS - 1))
     return Speed(statistics.median(firsts), statistics.median(steps))

@@ -22,10 +22,9 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from output import write
 from plan_load import Sent, Speed, hurry, probers, send, speed
@@ -33,7 +32,6 @@ from plan_load import Sent, Speed, hurry, probers, send, speed
 from baton.observe.percentile import percentile
 from baton.plan.costs import HandoffCost
 from baton.plan.measure import Grid, measure
-from baton.plan.profile_file import Profile
 from baton.plan.simulator import EngineLimits, Fleet, Pool, Request
 from baton.plan.simulator.outcome import percentile
 from baton.plan.traffic import made_up
@@ -43,6 +41,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.real_engines import EngineSpec, RealEngine, start_engines  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from baton.plan.profile_file import Profile
 
 MAX_SEQS, BUDGET = 64, 2048
 GRID = Grid(lengths=(64, 256, 512, 1024), decode_batches=(1, 2, 4, 8, 16), rounds=5)
@@ -56,8 +59,7 @@ DRIFTED = 10.0
 """Percent of another speed at which the machine counts as another."""
 ARGUMENTS = (
     *("--max-num-seqs", str(MAX_SEQS), "--max-num-batched-tokens", str(BUDGET)),
-    # Engine and worker in one process. In two, vLLM's CPU executor has them wait for each other in
-    # busy loops (shm_broadcast.SpinCondition), and two cores then have nothing left for anybody.
+    # Engine and worker in one process: two cores have enough to do without messages between them.
     *("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"),
 )
 
@@ -177,8 +179,11 @@ def counted(setups: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def engines(folder: Path) -> Iterator[dict[str, list[RealEngine]]]:
     """One by itself, and a pair; whoever is not asked is stopped."""
-    specs = [EngineSpec(role, name, ARGUMENTS, environment=(("VLLM_PLUGINS", ""),))
-             for role, name in (("plain", "alone"), ("prefill", "prefill"), ("decode", "decode"))]  # fmt: skip
+    specs = [
+        EngineSpec("plain", "alone", ARGUMENTS),
+        EngineSpec("prefill", "prefill", ARGUMENTS),
+        EngineSpec("decode", "decode", ARGUMENTS),
+    ]
     with start_engines(specs, folder) as (alone, prefill, decode):
         everybody = (alone, prefill, decode)
         try:

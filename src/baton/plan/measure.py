@@ -7,8 +7,9 @@
     beside    what each of the two costs the other when both are busy
 
 The first round of each shape is thrown away: it compiles, and a first handoff of a size is up to
-three times slower. Medians of the others count. Rounds go over all shapes, so that a machine whose
-speed drifts shows in all of them and not in one. The engine must have nothing else to do meanwhile.
+three times slower. Of the others medians count, and of steps means. Rounds go over all shapes, so
+that a machine whose speed drifts shows in all of them and not in one. No two prompts have the same
+length (`Prober.near`). The engine must have nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import aiohttp
 from baton import __version__
 from baton.errors import MeasurementFailed
 from baton.plan.measure_pair import beside, handoff
-from baton.plan.probe import Prober
+from baton.plan.probe import Prober, places
 from baton.plan.profile_file import (
     FORMAT,
     BesideFound,
@@ -144,11 +145,11 @@ async def _prefill(
         if batch == 1 or tokens <= lengths[-1] // 2
     ]  # fmt: skip
     seconds: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
-    for number in range(grid.rounds + 1):
+    for place in (None, *places(grid.rounds)):
         for batch, tokens in shapes:
-            prompts = [prober.prompt(tokens) for _ in range(batch)]
+            prompts = [prober.near(tokens, place or 0.0) for _ in range(batch)]
             took = max(await asyncio.gather(*(prober.first_token(one) for one in prompts)))
-            if number:
+            if place is not None:
                 seconds[batch, tokens].append(took)
     points = []
     for (batch, tokens), all_of_them in seconds.items():
@@ -168,12 +169,14 @@ async def _wake(
     two = (lengths[0], lengths[min(2, len(lengths) - 1)])
     awake: dict[int, list[float]] = {tokens: [] for tokens in two}
     woken: dict[tuple[float, int], list[float]] = {}
-    for _ in range(grid.rounds):
+    for place in places(grid.rounds):
         for pause_s, tokens in itertools.product(grid.pauses_s, two):
-            await asyncio.sleep(pause_s)
-            late = await prober.first_token(prober.prompt(tokens))
-            woken.setdefault((pause_s, tokens), []).append(late)
-            awake[tokens].append(await prober.first_token(prober.prompt(tokens)))
+            for pause, found in ((pause_s, woken.setdefault((pause_s, tokens), [])),
+                                 (0.0, awake[tokens])):  # fmt: skip
+                # Three lengths for each place, so that none comes again soon.
+                prompt = prober.near(tokens, place + len(awake[tokens]) % 3 / grid.rounds)
+                await asyncio.sleep(pause)
+                found.append(await prober.first_token(prompt))
     usual = [statistics.median(awake[tokens]) for tokens in two]
     points = []
     for pause_s in grid.pauses_s:
@@ -213,7 +216,7 @@ async def _decode(
             continue
         context = tokens + (FEW_STEPS + MANY_STEPS) // 2
         point = DecodePoint(
-            batch=batch, context=context, step_s=statistics.median(found), samples=len(found)
+            batch=batch, context=context, step_s=middle_mean(found), samples=len(found)
         )
         points.append(point)
         say(f"decode {batch} x {context} tokens: {1e3 * point.step_s:.2f} ms a step")
@@ -238,6 +241,16 @@ async def step_times(
             if many > few:
                 found[batch, tokens].append((many - few) / (MANY_STEPS - FEW_STEPS))
     return found
+
+
+def middle_mean(values: Sequence[float]) -> float:
+    """The mean without the extremes, where there are enough.
+
+    A median would leave out hiccups that every answer has its share of.
+    """
+    enough = 5
+    ordered = sorted(values)
+    return statistics.mean(ordered[1:-1] if len(ordered) >= enough else ordered)
 
 
 async def _whole(prober: Prober, batch: int, tokens: int, steps: int) -> float:

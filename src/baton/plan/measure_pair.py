@@ -9,12 +9,14 @@ where it is due.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import statistics
 import time
 from typing import TYPE_CHECKING
 
 from baton.plan.costs import Wake
+from baton.plan.probe import places
 from baton.plan.profile_file import BesideFound, HandoffPoint
 
 if TYPE_CHECKING:
@@ -42,10 +44,11 @@ async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
     before, moved = _bytes(await decode.get("/metrics")) or 0.0, 0
     seconds: dict[int, list[float]] = {tokens: [] for tokens in lengths}
     asked_s = time.perf_counter()
-    for number in range(rounds + 1):
+    for place in (None, *places(rounds)):
         for tokens in lengths:
-            alone_s = await prefill.first_token(prefill.prompt(tokens))
-            prompt = prefill.prompt(tokens)
+            alone_s = await prefill.first_token(prefill.near(tokens, place or 0.0))
+            # Nearly as long and yet another length.
+            prompt = prefill.near(tokens, (place or 0.0) + 0.5 / rounds)
             leg_s, params = await prefill.handed_over(prompt)
             pause_s = time.perf_counter() - asked_s
             times = await decode.token_times(decode.body(prompt, 2, kv_transfer_params=params))
@@ -55,8 +58,8 @@ async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
             fixed_s = waking.extra_s(pause_s, 0.0)
             share = waking.extra_s(pause_s, 1.0) - fixed_s
             usual_s = max(first_s - fixed_s, 0.0) / (1.0 + share)
-            moved += tokens
-            if number:
+            moved += len(prompt)
+            if place is not None:
                 seconds[tokens].append(max(leg_s - alone_s + usual_s - step_s, 0.0))
     points = []
     for tokens, found in seconds.items():
@@ -71,16 +74,18 @@ async def beside(
     say: Callable[[str], None],
 ) -> BesideFound:  # fmt: skip
     """How much longer prompts and steps take while the other engine is busy too."""
-    tokens = lengths[min(1, len(lengths) - 1)]
+    tokens, around = lengths[min(1, len(lengths) - 1)], places(STREAMS)
     alone, together, steps, steps_beside = [], [], [], []
     for _ in range(rounds):
         steps.append(await _streams(decode, lengths[0]))
-        alone += [await prefill.first_token(prefill.prompt(tokens)) for _ in range(STREAMS)]
+        alone += [await prefill.first_token(prefill.near(tokens, place)) for place in around]
         streams = asyncio.create_task(_streams(decode, lengths[0]))
         # The first is read while decode reads its own prompts.
         await prefill.first_token(prefill.prompt(tokens))
-        while not streams.done():
-            together.append(await prefill.first_token(prefill.prompt(tokens)))
+        for place in itertools.cycle(around):
+            together.append(await prefill.first_token(prefill.near(tokens, place)))
+            if streams.done():
+                break
         del together[-1:]  # decode may have ended in it
         steps_beside.append(await streams)
     found = BesideFound(

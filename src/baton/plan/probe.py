@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 import aiohttp
 
 _OK = 200
+SPREAD = 0.12
+"""Lengths of prompts lie so far around the one that is measured."""
 ASK = {"do_remote_decode": True, "do_remote_prefill": False}
 """What a prefill engine is asked, so that it keeps its KV for another."""
+
+
+def places(rounds: int) -> list[float]:
+    """Evenly over -1 to 1, the middle ones last: what comes out of all of them is unbiased."""
+    even = [2 * (number + 0.5) / rounds - 1 for number in range(rounds)]
+    return sorted(even, key=lambda place: (-abs(place), place))
 
 
 @dataclass
@@ -39,6 +47,14 @@ class Prober:
     def prompt(self, tokens: int) -> list[int]:
         """Token ids that were never asked for before."""
         return [self.chance.randrange(10, 251) for _ in range(tokens)]
+
+    def near(self, tokens: int, place: float) -> list[int]:
+        """A prompt of about so many tokens: `place` from -1 to 1 says where around them.
+
+        Real prompts have a length each, and an engine takes longer for one that it has not seen
+        lately: kernels are chosen, or built, by shape. One length over and over would hide that.
+        """
+        return self.prompt(max(1, round(tokens * (1 + SPREAD * place))))
 
     def body(self, prompt: Sequence[int], max_tokens: int, **more: Any) -> dict[str, Any]:
         """A completion of exactly so many tokens."""

@@ -67,14 +67,11 @@ class Engine:
         self._context_tokens = 0
         self._context_fixed = 0.0
         self._step = 0
-        self._busy = False
-        self._version = 0
-        self._idle_since = -math.inf
-        self._since = 0.0
+        self._busy, self._version = False, 0
+        self._since, self._idle_since = 0.0, -math.inf
         self._progress = Progress()
         self._fresh: list[Job] = []
-        self._leap = False
-        self._steps = 0
+        self._leap, self._steps = False, 0
         self._chunks: list[tuple[Job, int]] = []
 
     # --- memory
@@ -158,8 +155,7 @@ class Engine:
         if self._machine is not None and self._busy:
             self._version += 1
             pace = self._machine.pace(self, reading=bool(self._chunks))
-            ends = self._progress.repace(now, pace)
-            self._owner.at(ends, self, self._version)
+            self._owner.at(self._progress.repace(now, pace), self, self._version)
 
     def _cut(self, now: float) -> None:
         """End the leap with the step that is under way."""
@@ -193,6 +189,10 @@ class Engine:
             self._owner.has_room(self, now)
             self._busy = False
         self._plan(now)
+        if not self._busy:
+            self._idle_since = now
+            if self._machine is not None:
+                self._machine.turn(self, now, busy=False)
 
     def _finish(self, now: float) -> bool:
         ends, over = self._ends, False
@@ -266,9 +266,6 @@ class Engine:
         self._chunks = self._next_chunks(now) if self.waiting or self.reading else []
         batch, context = len(self.running), self._context
         if not self._chunks and not batch:
-            self._idle_since = now
-            if self._machine is not None:
-                self._machine.turn(self, now, busy=False)
             return
         self._busy, self._since = True, now
         self._version += 1
@@ -285,7 +282,7 @@ class Engine:
             self._leap, self._steps = True, self._leap_steps(batch) if alone else 1
             work = self.costs.decode_s(self._steps, batch, context)
             first = self.costs.decode_s(1, batch, context)
-        lead = self.costs.wake.extra_s(pause_s, usual_s + first) if pause_s else 0.0
+        lead = self.costs.wake.extra_s(pause_s, usual_s + first)
         self._begin(now, work, lead, first, [job for job in fresh if job in self.running])
 
     def _begin(self, now: float, work: float, lead: float, first: float, fresh: list[Job]) -> None:
