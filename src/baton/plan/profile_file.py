@@ -2,7 +2,7 @@
 
 Fitted, and the misfit of each point kept beside it:
 
-    first token of b prompts of n tokens   c + t x b n + q x b n^2 / 2
+    first token of b prompts of n tokens   c + f x (b - 1) + t x b n + q x b n^2 / 2
     step of b sequences of n tokens        d(b) + s x b n         d linear between measured batches
     handoff of n tokens                    a + n x bytes a token / bandwidth
 
@@ -119,7 +119,7 @@ class Profile(Frozen):
     def step_costs(self) -> StepCosts:
         """Costs for the simulator."""
         sequence_s, context_s = decode_line(self.decode)
-        fixed, token_s, pair_s = prefill_curve(self.prefill)
+        fixed, _, token_s, pair_s = prefill_curve(self.prefill)
         # A step of prompts alone takes no longer to launch than one of a sequence; the rest of what
         # is fixed is the request's.
         launch_s = min(fixed, sequence_s(1))
@@ -155,9 +155,10 @@ class Profile(Frozen):
     def misfits(self) -> list[tuple[str, float, float]]:
         """(point, measured, fitted) of every point."""
         costs, handoff = self.step_costs(), self.handoff_cost()
+        further_s = prefill_curve(self.prefill)[1]
         rows = []
         for p in self.prefill:
-            said = costs.request_s + costs.base(p.tokens * p.batch, 0)
+            said = costs.request_s + costs.base(p.tokens * p.batch, 0) + further_s * (p.batch - 1)
             said += costs.pair_s * p.batch * p.tokens**2 / 2
             rows.append((f"prefill {p.batch} x {p.tokens} tokens", p.seconds, said))
         for d in self.decode:
@@ -218,17 +219,25 @@ def _clear(share: float) -> float:
     return share if share > NOISE else 0.0
 
 
-def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float]:
-    """(fixed, seconds a token, seconds a pair), none of them negative, by relative error."""
+def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float, float]:
+    """(fixed, more for each further prompt, seconds a token, seconds a pair), by relative error.
+
+    None of them negative. Prompts that come together wait for each other at the API server, and
+    seldom for one step: that is neither tokens nor pairs.
+    """
     tokens = [float(p.tokens * p.batch) for p in points]
-    pairs = [p.batch * p.tokens**2 / 2 for p in points]
     seconds = [p.seconds for p in points]
+    columns = {
+        "fixed": [1.0] * len(points), "further": [p.batch - 1.0 for p in points],
+        "token": tokens, "pair": [p.batch * p.tokens**2 / 2 for p in points],
+    }  # fmt: skip
     enough = 3
-    if len(set(tokens)) >= enough:
-        found = least_squares([[1.0] * len(points), tokens, pairs], seconds)
-        return found[0], found[1], found[2]
-    fixed, each = least_squares([[1.0] * len(points), tokens], seconds)
-    return fixed, each, 0.0
+    if len(set(tokens)) < enough:
+        del columns["pair"]
+    if len({p.batch for p in points}) == 1 or len(points) <= len(columns):
+        del columns["further"]
+    found = dict(zip(columns, least_squares(list(columns.values()), seconds), strict=True))
+    return found["fixed"], found.get("further", 0.0), found["token"], found.get("pair", 0.0)
 
 
 def decode_line(points: Sequence[DecodePoint]) -> tuple[_Line, float]:
@@ -270,7 +279,7 @@ class _Line:
 def least_squares(columns: Sequence[Sequence[float]], goal: Sequence[float]) -> list[float]:
     """Coefficients of 0 or more with the least relative error.
 
-    Those that come out negative are left out one by one: there are three at most.
+    Those that come out negative are left out one by one: there are four at most.
     """
     active = list(range(len(columns)))
     while True:
