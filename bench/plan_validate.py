@@ -10,6 +10,7 @@ that were sent beside the profile, the machine has changed and not the model (`d
 
     python bench/plan_validate.py --json bench/results/plan_real.json
     python bench/plan_validate.py --url http://127.0.0.1:8000 --load 300:24:2 --load 800:16:1
+    python bench/plan_validate.py --table bench/results/plan_real.json
 """
 
 from __future__ import annotations
@@ -193,6 +194,28 @@ def engines(folder: Path) -> Iterator[dict[str, list[RealEngine]]]:
                 engine.thaw()  # a process that is stopped does not hear SIGTERM
 
 
+def table(figures: dict[str, Any]) -> str:
+    """For the guide: milliseconds measured / predicted (error)."""
+    names = ("ttft_p50", "ttft_p90", "tpot_p50", "tpot_p90")
+    lines = [
+        "| | tokens in, out, requests/s | TTFT p50 | TTFT p90 | TPOT p50 | TPOT p90 | machine |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for setup, found in figures["setups"].items():
+        for row in found["rows"]:
+            cells = [
+                f"{cell['measured_ms']:.3g} / {cell['predicted_ms']:.3g} "
+                f"({cell['error_percent']:+.0f} %)"
+                for cell in (row[name] for name in names)
+            ]
+            drifts = row["drift_percent"]
+            machine = f"{drifts['first_s']:+.0f} %, {drifts['step_s']:+.0f} %"
+            load = row["load"].replace(":", ", ")
+            name = "P/D" if setup == "pd" else "no P/D"
+            lines.append(f"| {name} | {load} | {' | '.join(cells)} | {machine} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Each setup in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -203,7 +226,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--raw", type=Path, help="Folder for each request's times.")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, help="Print the table of this file, and no more.")
     asked = parser.parse_args()
+    if asked.table:
+        print(table(json.loads(asked.table.read_text(encoding="utf-8"))))
+        return
     figures: dict[str, Any] = {"cores": os.cpu_count()}
     setups: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:

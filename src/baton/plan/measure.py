@@ -28,7 +28,7 @@ import aiohttp
 from baton import __version__
 from baton.errors import MeasurementFailed
 from baton.plan.measure_pair import beside, handoff
-from baton.plan.probe import Prober, places
+from baton.plan.probe import SPREAD, Prober, places
 from baton.plan.profile_file import (
     FORMAT,
     BesideFound,
@@ -66,7 +66,8 @@ class Grid:
     def lengths_for(self, max_model_len: int | None) -> list[int]:
         """Those that fit, and nearly the longest that does."""
         limit = max_model_len or self.lengths[-1]
-        limit = min(limit, self.longest or limit) - MANY_STEPS
+        # Prompts lie around their length, and answers come on top.
+        limit = int((min(limit, self.longest or limit) - MANY_STEPS) * (1 - SPREAD))
         found = [length for length in self.lengths if length <= limit]
         if limit > 0 and (not found or limit > 1.5 * found[-1]):
             found.append(limit)
@@ -174,7 +175,7 @@ async def _wake(
             for pause, found in ((pause_s, woken.setdefault((pause_s, tokens), [])),
                                  (0.0, awake[tokens])):  # fmt: skip
                 # Three lengths for each place, so that none comes again soon.
-                prompt = prober.near(tokens, place + len(awake[tokens]) % 3 / grid.rounds)
+                prompt = prober.near(tokens, 0.8 * place + 0.2 * (len(awake[tokens]) % 3 - 1))
                 await asyncio.sleep(pause)
                 found.append(await prober.first_token(prompt))
     usual = [statistics.median(awake[tokens]) for tokens in two]

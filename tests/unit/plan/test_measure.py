@@ -28,11 +28,11 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
         found = await measure(
             prefill.url, decode_url=decode.url, secret="s", grid=GRID, say=said.append
         )
-    assert [(p.tokens, p.batch) for p in found.prefill] == [(64, 1), (256, 1), (448, 1)]
+    assert [(p.tokens, p.batch) for p in found.prefill] == [(64, 1), (256, 1), (394, 1)]
     assert {(p.batch, p.context > 200) for p in found.decode} == {
         (1, False), (1, True), (2, False), (2, True),
     }  # fmt: skip
-    assert [p.tokens for p in found.handoff] == [64, 256, 448]
+    assert [p.tokens for p in found.handoff] == [64, 256, 394]
     assert found.versions["vllm"] == "0.29.0"
     assert found.engine.kv_capacity_tokens == 4096 * 16
     assert found.engine.kv_bytes_per_token == pytest.approx(147_456, rel=0.05)
@@ -61,7 +61,7 @@ def test_waking_is_told_apart_into_a_time_and_a_share() -> None:
 
 def test_lengths_are_those_that_the_engine_takes() -> None:
     """And nearly the longest of all, where that is much longer."""
-    assert Grid().lengths_for(4096) == [64, 256, 1024, 2048, 4032]
+    assert Grid().lengths_for(4096) == [64, 256, 1024, 2048, 3548]
     assert Grid().lengths_for(40960)[-1] == 32768
-    assert Grid(longest=600).lengths_for(4096) == [64, 256, 536]
-    assert Grid().lengths_for(80) == [16]
+    assert Grid(longest=600).lengths_for(4096) == [64, 256, 471]
+    assert Grid().lengths_for(80) == [14]
