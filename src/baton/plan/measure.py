@@ -87,7 +87,8 @@ async def measure(
     grid = grid or Grid()
     headers = {"x-baton-engine-secret": secret} if secret else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection that the server is about to close (uvicorn: after 5 s) must not be asked.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         prober = Prober(session, url.rstrip("/"), "", headers)
         models = json.loads(await prober.get("/v1/models"))["data"][0]
