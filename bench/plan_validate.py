@@ -58,11 +58,7 @@ SAME = 15.0
 """Percent within which a prediction counts as right."""
 DRIFTED = 10.0
 """Percent of another speed at which the machine counts as another."""
-ARGUMENTS = (
-    *("--max-num-seqs", str(MAX_SEQS), "--max-num-batched-tokens", str(BUDGET)),
-    # Engine and worker in one process: two cores have enough to do without messages between them.
-    *("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"),
-)
+ARGUMENTS = ("--max-num-seqs", str(MAX_SEQS), "--max-num-batched-tokens", str(BUDGET))
 
 
 def requests_of(load: str, seconds: float, seed: int, longest: int) -> list[Request]:
