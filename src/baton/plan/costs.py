@@ -49,6 +49,14 @@ class HandoffCost:
     fixed_s: float
     bytes_per_s: float
     """Of one transfer alone, where nothing else limits it. 0: nothing ever arrives."""
+    busy_s: float = 0.0
+    """More, on a decode engine that writes answers meanwhile: vLLM looks after transfers between
+    its steps, so they go on at the pace of steps, and at once where there are none."""
+    busy_byte_s: float = 0.0
+
+    def waits_s(self, kv_bytes: float) -> float:
+        """How long KV stays unseen by an engine that goes on writing."""
+        return self.busy_s + self.busy_byte_s * kv_bytes
 
     def seconds(self, kv_bytes: float) -> float:
         """Of one transfer that has the wire to itself."""
@@ -115,6 +123,8 @@ class StepCosts:
         request_s: What a request takes beside its steps: HTTP, tokenizing, the first scheduling.
         wake: How much longer a request takes on an engine that had nothing to do.
         beside: What another busy engine on the same machine costs.
+        uneven: How unevenly a machine works: the deviation of the logarithm of what equal work
+            takes. Percentiles of a busy machine are made by it as much as by queues.
     """
 
     base: Callable[[int, int], float] = field(repr=False)
@@ -125,6 +135,7 @@ class StepCosts:
     request_s: float = 0.0
     wake: Wake = NO_WAKE
     beside: Beside = Beside()
+    uneven: float = 0.0
     _decode: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def decode_base_s(self, sequences: int) -> float:

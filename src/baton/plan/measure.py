@@ -3,6 +3,8 @@
     prefill   a stream's first token by length, alone and four at once
     wake      the same after pauses: an engine that had nothing to do takes longer
     decode    a step by batch and context
+    uneven    how much what equal answers take differs
+    mixed     what a prompt costs answers that are running on the same engine
     handoff   how much later the first token comes when another engine writes it
     beside    what each of the two costs the other when both are busy
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import re
 import statistics
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
+from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
 from baton.plan.probe import SPREAD, Prober, places
 from baton.plan.profile_file import (
@@ -39,6 +43,7 @@ from baton.plan.profile_file import (
     Profile,
     WakePoint,
 )
+from baton.plan.simulator.outcome import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +52,12 @@ _TIMEOUT_S = 300.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 FEW_STEPS, MANY_STEPS = 16, 64
 """A step is what an answer of so many more tokens takes longer."""
+_MIXED = 4
+"""So many lengths, the shortest ones: the rest of the line is known from prompts alone."""
+_SHORT_ANSWER, _ANSWERS, _NOW_AND_THEN_S = 32, 6, 0.1
+"""Equal answers: their tokens, how many for each round, and the longest pause before one."""
+_NORMAL_90 = 1.2816
+"""Deviations at which the 90th percentile of a normal distribution lies."""
 _FULL = 0.9
 """Share of the KV cache that is filled at most: beyond, sequences are preempted."""
 
@@ -107,6 +118,8 @@ async def measure(
             prefill = await _prefill(prober, grid, lengths, say)
             wake = await _wake(prober, grid, lengths, say)
             decode = await _decode(prober, grid, lengths, capacity, say)
+            uneven = await _uneven(prober, lengths, _ANSWERS * grid.rounds, say)
+            together = await mixed(prober, lengths[:_MIXED], grid.rounds, say)
             if decode_url is not None:
                 other = Prober(session, decode_url.rstrip("/"), prober.model, headers)
                 step_s = min(point.step_s for point in decode)
@@ -134,6 +147,8 @@ async def measure(
         prefill=prefill,
         decode=decode,
         handoff=handed,
+        mixed=together,
+        uneven=uneven,
         wake=wake,
         beside=found,
     )
@@ -199,6 +214,22 @@ def wake_line(usual: Sequence[float], late: Sequence[float]) -> tuple[float, flo
             return more[0] - share * usual[0], share
         return 0.0, sum(more) / sum(usual)
     return sum(more) / len(more), 0.0
+
+
+async def _uneven(
+    prober: Prober, lengths: Sequence[int], answers: int, say: Callable[[str], None]
+) -> float:
+    """By a step's time in short answers, sent now and then as traffic is."""
+    steps = []
+    for place in places(answers):
+        await asyncio.sleep(prober.chance.uniform(0, _NOW_AND_THEN_S))
+        prompt = prober.near(lengths[min(1, len(lengths) - 1)], place)
+        times = await prober.token_times(prober.body(prompt, _SHORT_ANSWER))
+        steps.append((times[-1] - times[1]) / (_SHORT_ANSWER - 1))
+    middle, late = (percentile(steps, share) for share in (0.5, 0.9))
+    uneven = max(math.log(late / middle), 0.0) / _NORMAL_90 if middle > 0 else 0.0
+    say(f"equal answers: a step takes {1e3 * middle:.2f} ms, and {1e3 * late:.2f} ms in one of ten")
+    return uneven
 
 
 async def _decode(

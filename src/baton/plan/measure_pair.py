@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _BYTES = re.compile(r"^vllm:nixl_bytes_transferred_sum(?:\{.*\})? (\S+)", re.MULTILINE)
 _METRICS_WAIT_S = 10.0
+_SHORT, LONG_ANSWER = 16, 96
+"""Tokens of what decode writes while KV comes."""
 STREAMS, STEPS = 4, 64
 """What decode does while prompts are read beside it."""
 
@@ -43,6 +45,7 @@ async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
     waking = Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in wake))
     before, moved = _bytes(await decode.get("/metrics")) or 0.0, 0
     seconds: dict[int, list[float]] = {tokens: [] for tokens in lengths}
+    awake: dict[int, list[float]] = {tokens: [] for tokens in lengths}
     asked_s = time.perf_counter()
     for place in (None, *places(rounds)):
         for tokens in lengths:
@@ -61,12 +64,44 @@ async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
             moved += len(prompt)
             if place is not None:
                 seconds[tokens].append(max(leg_s - alone_s + usual_s - step_s, 0.0))
+                awake[tokens].append(usual_s)
     points = []
     for tokens, found in seconds.items():
-        point = HandoffPoint(tokens=tokens, seconds=statistics.median(found), samples=len(found))
+        usual_s = statistics.median(awake[tokens])
+        busy, sent = await _into_busy(prefill, decode, tokens, rounds)
+        moved += sent
+        point = HandoffPoint(
+            tokens=tokens, seconds=statistics.median(found), samples=len(found),
+            busy_s=max(statistics.median(busy) - usual_s, 0.0),
+        )  # fmt: skip
         points.append(point)
-        say(f"handoff {tokens} tokens: {1e3 * point.seconds:.1f} ms")
+        say(f"handoff {tokens} tokens: {1e3 * point.seconds:.1f} ms, and "
+            f"{1e3 * point.busy_s:.1f} ms more into a busy engine")  # fmt: skip
     return tuple(points), await _bytes_a_token(decode, before, moved)
+
+
+async def _into_busy(
+    prefill: Prober, decode: Prober, tokens: int, rounds: int
+) -> tuple[list[float], int]:
+    """First tokens of handoffs while decode writes one long answer, and the tokens sent.
+
+    Cut off by the answer's end: an engine without steps looks after its transfers at once.
+    """
+    found, sent = [], 0
+    for place in places(rounds):
+        prompt = prefill.near(tokens, place)
+        sent += len(prompt)
+        _, params = await prefill.handed_over(prompt)
+        begun = asyncio.Event()
+        body = decode.body(decode.prompt(_SHORT), LONG_ANSWER)
+        answer = asyncio.create_task(decode.token_times(body, begun))
+        waits = asyncio.create_task(begun.wait())
+        await asyncio.wait((answer, waits), return_when=asyncio.FIRST_COMPLETED)
+        waits.cancel()
+        times = await decode.token_times(decode.body(prompt, 2, kv_transfer_params=params))
+        found.append(times[1] - times[0])
+        await answer
+    return found, sent
 
 
 async def beside(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from baton.errors import MeasurementFailed
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping, Sequence
 
 import aiohttp
@@ -71,8 +72,13 @@ class Prober:
             self._check(answer.status, text)
             return time.perf_counter() - begun, json.loads(text)
 
-    async def token_times(self, body: dict[str, Any]) -> list[float]:
-        """When each token of a stream came, by the clock; the begin is first."""
+    async def token_times(
+        self, body: dict[str, Any], begun: asyncio.Event | None = None
+    ) -> list[float]:
+        """When each token of a stream came, by the clock; the begin is first.
+
+        `begun` is set with the first token.
+        """
         times = [time.perf_counter()]
         async with self._post({**body, "stream": True}) as answer:
             if answer.status != _OK:
@@ -83,6 +89,8 @@ class Prober:
                         raise MeasurementFailed(f"the stream broke: {line.decode()[:200]}",
                                                 place=self.url)  # fmt: skip
                     times.append(time.perf_counter())
+                    if begun is not None:
+                        begun.set()
         return times
 
     async def first_token(self, prompt: Sequence[int]) -> float:

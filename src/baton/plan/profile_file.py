@@ -5,14 +5,18 @@ Fitted, and the misfit of each point kept beside it:
     first token of b prompts of n tokens   c + f x (b - 1) + t x b n + q x b n^2 / 2
     step of b sequences of n tokens        d(b) + s x b n         d linear between measured batches
     handoff of n tokens                    a + n x bytes a token / bandwidth
+      more into a busy engine              e + g x n
+    what a prompt adds to a running step   m + t x n + q x n^2 / 2
 
-`c` beyond a step of one sequence is the request's own (HTTP, tokenizing). Where the engine's bytes
-a token are not known everything is reckoned in tokens: one token is one byte, in KV and handoff.
+`c` beyond a step of one sequence and `m` is the request's own (HTTP, tokenizing). Where the
+engine's bytes a token are not known everything is reckoned in tokens: one token is one byte, in KV
+and handoff.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -57,6 +61,16 @@ class HandoffPoint(Frozen):
     tokens: int = Field(ge=1)
     seconds: float = Field(ge=0)
     samples: int = Field(ge=1)
+    busy_s: float = Field(default=0.0, ge=0)
+    """How much longer it takes into an engine that writes answers."""
+
+
+class MixedPoint(Frozen):
+    """How much longer running answers take for a prompt of so many tokens beside them."""
+
+    tokens: int = Field(ge=1)
+    seconds: float = Field(ge=0)
+    samples: int = Field(ge=1)
 
 
 class WakePoint(Frozen):
@@ -97,9 +111,12 @@ class Profile(Frozen):
     prefill: tuple[PrefillPoint, ...] = Field(min_length=2)
     decode: tuple[DecodePoint, ...] = Field(min_length=1)
     handoff: tuple[HandoffPoint, ...] = ()
+    mixed: tuple[MixedPoint, ...] = ()
     wake: tuple[WakePoint, ...] = ()
     """Pauses ascending."""
     beside: BesideFound = BesideFound()
+    uneven: float = Field(default=0.0, ge=0)
+    """How unevenly the machine works: deviation of the logarithm of what equal answers take."""
 
     @model_validator(mode="after")
     def _lengths_differ(self) -> Self:
@@ -120,14 +137,16 @@ class Profile(Frozen):
         """Costs for the simulator."""
         sequence_s, context_s = decode_line(self.decode)
         fixed, _, token_s, pair_s = prefill_curve(self.prefill)
-        # A step of prompts alone takes no longer to launch than one of a sequence; the rest of what
-        # is fixed is the request's.
+        # What is fixed in a first token is a step's launch, what prompts add to it, and the
+        # request's own.
         launch_s = min(fixed, sequence_s(1))
+        prompt_s = min(self._prompt_s(token_s, pair_s), fixed - launch_s)
 
         def base(tokens: int, sequences: int) -> float:
+            if not tokens:
+                return sequence_s(sequences)
             # Weights are read once, for prompts and sequences together.
-            beside = sequence_s(sequences) if sequences else launch_s
-            return token_s * tokens + max(beside, launch_s if tokens else 0.0)
+            return token_s * tokens + prompt_s + max(sequence_s(max(sequences, 1)), launch_s)
 
         capacity = self.engine.kv_capacity_tokens
         return StepCosts(
@@ -136,10 +155,19 @@ class Profile(Frozen):
             kv_byte_s=context_s / self.bytes_per_token,
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
-            request_s=fixed - launch_s,
+            request_s=fixed - launch_s - prompt_s,
             wake=Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake)),
+            uneven=self.uneven,
             beside=Beside(_clear(self.beside.reading), _clear(self.beside.writing)),
         )
+
+    def _prompt_s(self, token_s: float, pair_s: float) -> float:
+        """What a step takes longer for having prompts at all, beside their tokens and pairs."""
+        found = [
+            point.seconds - token_s * point.tokens - pair_s * point.tokens**2 / 2
+            for point in self.mixed
+        ]
+        return max(statistics.median(found), 0.0) if found else 0.0
 
     def handoff_cost(self) -> HandoffCost | None:
         """None when it was not measured."""
@@ -150,7 +178,12 @@ class Profile(Frozen):
         if len(set(tokens)) == 1:
             return HandoffCost(0.0, tokens[0] * self.bytes_per_token / max(seconds[0], 1e-9))
         fixed, each = least_squares([[1.0] * len(tokens), tokens], seconds)
-        return HandoffCost(fixed, self.bytes_per_token / each if each > 0 else math.inf)
+        waits = [max(point.busy_s, 1e-6) for point in self.handoff]
+        busy, busy_each = least_squares([[1.0] * len(tokens), tokens], waits)
+        return HandoffCost(
+            fixed, self.bytes_per_token / each if each > 0 else math.inf,
+            busy_s=busy, busy_byte_s=busy_each / self.bytes_per_token,
+        )  # fmt: skip
 
     def misfits(self) -> list[tuple[str, float, float]]:
         """(point, measured, fitted) of every point."""
@@ -165,6 +198,9 @@ class Profile(Frozen):
             kv = d.batch * costs.kv.of(d.context)
             rows.append((f"decode {d.batch} x {d.context} tokens", d.step_s,
                          costs.step_s(0, 0.0, d.batch, kv)))  # fmt: skip
+        for m in self.mixed:
+            said = costs.step_s(m.tokens, m.tokens**2 / 2, 1, 0.0) - costs.step_s(0, 0.0, 1, 0.0)
+            rows.append((f"a prompt of {m.tokens} tokens beside answers", m.seconds, said))
         for h in self.handoff if handoff is not None else ():
             size = self.bytes_per_token * h.tokens
             rows.append((f"handoff {h.tokens} tokens", h.seconds,

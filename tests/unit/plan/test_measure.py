@@ -39,7 +39,9 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
     assert found.differences() == []
     assert [p.pause_s for p in found.wake] == [0.01]
     assert found.beside.samples > 0
-    assert len(said) == 12
+    assert [p.tokens for p in found.mixed] == [64, 256, 394]
+    assert found.uneven >= 0
+    assert len(said) == 16
     found.step_costs()
 
 

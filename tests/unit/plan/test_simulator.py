@@ -245,6 +245,34 @@ def test_decode_goes_on_at_full_speed_when_the_prompt_beside_it_is_read() -> Non
     assert first.ttft_s == pytest.approx(0.111)
 
 
+def test_kv_into_a_busy_engine_waits_for_its_steps_or_for_their_end() -> None:
+    """An answer of 50 steps of 11 ms from 0.1 s on; the second prompt's KV is there at 0.2 s."""
+
+    def second(busy_s: float) -> float:
+        link = HandoffCost(0.0, math.inf, busy_s=busy_s)
+        pools = [Pool(role, EACH, (0,), link=link) for role in ("prefill", "decode")]
+        trace = [Request(0, 1000, 50), Request(0.1, 1000, 2)]
+        return Fleet(pools).play(trace).served[1].handoff_s
+
+    assert second(0.0) == 0.0
+    assert second(0.25) == pytest.approx(0.25)
+    assert second(9.0) == pytest.approx(0.1 + 50 * 0.011 - 0.2)
+
+
+def test_an_uneven_machine_spreads_times_around_the_same_middle() -> None:
+    """The same each time, and none where it is even."""
+    trace = [Request(n, 100, 21) for n in range(400)]
+
+    def tpot(uneven: float) -> list[float]:
+        pool = Pool("both", replace(EACH, uneven=uneven), (0,))
+        return sorted(s.tpot_s or 0.0 for s in Fleet([pool]).play(trace).served)
+
+    assert tpot(0.0)[0] == pytest.approx(tpot(0.0)[-1])
+    assert tpot(0.1) == tpot(0.1)
+    assert tpot(0.1)[200] == pytest.approx(0.011, rel=0.02)
+    assert tpot(0.1)[360] == pytest.approx(0.011 * math.exp(0.128), rel=0.03)
+
+
 def test_admission_holds_requests_at_the_gateway() -> None:
     """So many open as are allowed for each decode engine, and the next when one has ended."""
     trace = [Request(0, 1000, 1), Request(0, 1000, 1)]

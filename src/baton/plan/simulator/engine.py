@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import random
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from baton.plan.simulator.job import Job
     from baton.plan.simulator.machine import Machine
     from baton.plan.simulator.owner import EngineLimits, Owner
-    from baton.plan.simulator.wires import Wire
+    from baton.plan.simulator.wires import Transfer, Wire
 
 
 class Engine:
@@ -62,6 +63,7 @@ class Engine:
         self.incoming: dict[Job, None] = {}
         self.held: dict[Job, None] = {}
         self.running: dict[Job, None] = {}
+        self.unseen: dict[Transfer, None] = {}
         self._ends: list[tuple[int, int, Job, int]] = []
         self._other = 0.0  # bytes of what is read, reserved and held
         self._context_tokens = 0
@@ -70,6 +72,7 @@ class Engine:
         self._busy, self._version = False, 0
         self._since, self._idle_since = 0.0, -math.inf
         self._progress = Progress()
+        self._luck, self._chance = 1.0, random.Random(name)  # noqa: S311 - a simulation
         self._fresh: list[Job] = []
         self._leap, self._steps = False, 0
         self._chunks: list[tuple[Job, int]] = []
@@ -133,6 +136,12 @@ class Engine:
         self.arrived.append(job)
         self._poke(now, usual_s)
 
+    def keep_waiting(self, transfer: Transfer) -> bool:
+        """Whether KV that has arrived has to wait for steps that go on."""
+        if self._busy:
+            self.unseen[transfer] = None
+        return self._busy
+
     def let_go(self, job: Job, now: float) -> None:
         """KV that was held for a handoff is no longer needed."""
         if job in self.held:
@@ -154,7 +163,7 @@ class Engine:
         """Another engine of the machine has begun or ended."""
         if self._machine is not None and self._busy:
             self._version += 1
-            pace = self._machine.pace(self, reading=bool(self._chunks))
+            pace = self._machine.pace(self, reading=bool(self._chunks)) * self._luck
             self._owner.at(self._progress.repace(now, pace), self, self._version)
 
     def _cut(self, now: float) -> None:
@@ -189,6 +198,9 @@ class Engine:
             self._owner.has_room(self, now)
             self._busy = False
         self._plan(now)
+        if not self._busy:
+            for transfer in list(self.unseen):
+                self._owner.seen(transfer)
         if not self._busy:
             self._idle_since = now
             if self._machine is not None:
@@ -286,14 +298,15 @@ class Engine:
         self._begin(now, work, lead, first, [job for job in fresh if job in self.running])
 
     def _begin(self, now: float, work: float, lead: float, first: float, fresh: list[Job]) -> None:
-        machine, pace = self._machine, 1.0
+        machine, uneven = self._machine, self.costs.uneven
+        pace = self._luck = math.exp(-uneven * self._chance.gauss(0, 1)) if uneven else 1.0
         if machine is None:
             for job in fresh:
-                job.first_s = now + lead + first
+                job.first_s = now + (lead + first) / pace
         else:
             self._fresh = fresh
             machine.turn(self, now, busy=True)
-            pace = machine.pace(self, reading=bool(self._chunks))
+            pace *= machine.pace(self, reading=bool(self._chunks))
         self._owner.at(self._progress.begin(now, work, lead, pace), self, self._version)
 
     def _leap_steps(self, batch: int) -> int:

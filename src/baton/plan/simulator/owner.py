@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from baton.plan.simulator.engine import Engine
     from baton.plan.simulator.job import Job
+    from baton.plan.simulator.wires import Transfer
 
 
 @dataclass(frozen=True)
@@ -32,3 +33,6 @@ class Owner(Protocol):
 
     def has_room(self, engine: Engine, now: float) -> None:
         """KV or places were freed."""
+
+    def seen(self, transfer: Transfer) -> None:
+        """The engine has nothing to write, and finds KV that had arrived."""
