@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baton.plan.probe import places
 from baton.plan.profile_file import MixedPoint
@@ -53,8 +53,9 @@ async def _answers(prober: Prober, tokens: int, prompts: Sequence[Sequence[int]]
         asyncio.create_task(prober.token_times(body, event))
         for body, event in zip(bodies, begun, strict=True)
     ]
-    waits = asyncio.gather(*(event.wait() for event in begun))
-    done, _ = await asyncio.wait((waits, *answers), return_when=asyncio.FIRST_COMPLETED)
+    waits: asyncio.Future[Any] = asyncio.gather(*(event.wait() for event in begun))
+    either: tuple[asyncio.Future[Any], ...] = (waits, *answers)
+    done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if waits not in done:  # an answer that failed sets nothing
         waits.cancel()
         await asyncio.gather(*answers)
