@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any
 from output import write
 from plan_load import Sent, Speed, hurry, probers, send, speed
 
-from baton.observe.percentile import percentile
-from baton.plan.costs import HandoffCost
+from baton.plan.calibrate import played
 from baton.plan.measure import Grid, measure
-from baton.plan.simulator import EngineLimits, Fleet, Pool, Request
+from baton.plan.simulator import Request
 from baton.plan.simulator.outcome import percentile
 from baton.plan.traffic import made_up
 
@@ -76,17 +75,6 @@ def requests_of(load: str, seconds: float, seed: int, longest: int) -> list[Requ
         prompt = min(request.prompt_tokens, longest - output)
         found.append(Request(request.arrival_s, prompt, output))
     return found
-
-
-def predicted(profile: Profile, requests: Sequence[Request], *, apart: bool) -> list[Any]:
-    """The same requests in the simulator, on one machine."""
-    costs = profile.step_costs()
-    limits = EngineLimits(profile.engine.max_num_batched_tokens, MAX_SEQS)
-    pools = [Pool("both", costs, (0,), limits)]
-    if apart:
-        link = profile.handoff_cost() or HandoffCost(0.0, 0.0)
-        pools = [Pool(role, costs, (0,), limits, link=link) for role in ("prefill", "decode")]
-    return list(Fleet(pools).play(requests).served)
 
 
 def at_speed(profile: Profile, percent: dict[str, float]) -> Profile:
@@ -167,10 +155,10 @@ def validate(  # noqa: PLR0917 - where, what, how long
             "load_average": round(os.getloadavg()[0], 1),
             "drift_percent": drift((before, last), then),
             "sent_late_ms_p99": round(1e3 * percentile([one.late_s for one in sent], 0.99), 1),
-            **compared(sent, predicted(profile, requests, apart=apart)),
+            **compared(sent, played(profile, requests, apart=apart, max_seqs=MAX_SEQS)),
         }
         adjusted = at_speed(profile, row["drift_percent"])
-        there = compared(sent, predicted(adjusted, requests, apart=apart))
+        there = compared(sent, played(adjusted, requests, apart=apart, max_seqs=MAX_SEQS))
         for cell, figures in there.items():
             row[cell]["at_its_speed_ms"] = figures["predicted_ms"]
             row[cell]["at_its_speed_error_percent"] = figures["error_percent"]

@@ -3,7 +3,7 @@
     prefill   a stream's first token by length, alone and four at once
     wake      the same after pauses: an engine that had nothing to do takes longer
     decode    a step by batch and context
-    uneven    how much what equal answers take differs
+    traffic   short answers now and then: how much slower, and how unevenly (`plan.calibrate`)
     mixed     what a prompt costs answers that are running on the same engine
     handoff   how much later the first token comes when another engine writes it
     beside    what each of the two costs the other when both are busy
@@ -22,6 +22,7 @@ import json
 import math
 import re
 import statistics
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
+from baton.plan.calibrate import Seen, calibrated
 from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
 from baton.plan.probe import SPREAD, Prober, places
@@ -54,7 +56,7 @@ FEW_STEPS, MANY_STEPS = 16, 64
 """A step is what an answer of so many more tokens takes longer."""
 _MIXED = 4
 """So many lengths, the shortest ones: the rest of the line is known from prompts alone."""
-_SHORT_ANSWER, _ANSWERS, _NOW_AND_THEN_S = 32, 6, 0.1
+_SHORT_ANSWER, _ANSWERS, _PAUSE_S = 32, 6, 0.2
 """Equal answers: their tokens, how many for each round, and the longest pause before one."""
 _NORMAL_90 = 1.2816
 """Deviations at which the 90th percentile of a normal distribution lies."""
@@ -118,7 +120,7 @@ async def measure(
             prefill = await _prefill(prober, grid, lengths, say)
             wake = await _wake(prober, grid, lengths, say)
             decode = await _decode(prober, grid, lengths, capacity, say)
-            uneven = await _uneven(prober, lengths, _ANSWERS * grid.rounds, say)
+            seen = await _now_and_then(prober, lengths, _ANSWERS * grid.rounds)
             together = await mixed(prober, lengths[:_MIXED], grid.rounds, say)
             if decode_url is not None:
                 other = Prober(session, decode_url.rstrip("/"), prober.model, headers)
@@ -139,7 +141,7 @@ async def measure(
             max_num_batched_tokens=max_num_batched_tokens,
         )
         version = json.loads(await prober.get("/version")).get("version", "unknown")
-    return Profile(
+    profile = Profile(
         format=FORMAT,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={"vllm": version, "baton": __version__},
@@ -148,10 +150,16 @@ async def measure(
         decode=decode,
         handoff=handed,
         mixed=together,
-        uneven=uneven,
+        uneven=unevenness([one.tpot_s for one in seen]),
         wake=wake,
         beside=found,
     )
+    profile = calibrated(profile, seen)
+    factors = profile.calibration
+    say(f"in traffic first tokens take {factors.first:.2f} times as long as in a row, steps "
+        f"{factors.step:.2f} times; one in ten {math.exp(_NORMAL_90 * profile.uneven):.2f} times "
+        "the usual")  # fmt: skip
+    return profile
 
 
 async def _prefill(
@@ -216,20 +224,24 @@ def wake_line(usual: Sequence[float], late: Sequence[float]) -> tuple[float, flo
     return sum(more) / len(more), 0.0
 
 
-async def _uneven(
-    prober: Prober, lengths: Sequence[int], answers: int, say: Callable[[str], None]
-) -> float:
-    """By a step's time in short answers, sent now and then as traffic is."""
-    steps = []
+async def _now_and_then(prober: Prober, lengths: Sequence[int], answers: int) -> list[Seen]:
+    """Short answers, sent as traffic is: after a pause, each of another length."""
+    begun, seen = time.perf_counter(), []
     for place in places(answers):
-        await asyncio.sleep(prober.chance.uniform(0, _NOW_AND_THEN_S))
+        await asyncio.sleep(prober.chance.uniform(0, _PAUSE_S))
         prompt = prober.near(lengths[min(1, len(lengths) - 1)], place)
         times = await prober.token_times(prober.body(prompt, _SHORT_ANSWER))
-        steps.append((times[-1] - times[1]) / (_SHORT_ANSWER - 1))
+        step_s = (times[-1] - times[1]) / (_SHORT_ANSWER - 1)
+        seen.append(
+            Seen(times[0] - begun, len(prompt), _SHORT_ANSWER, times[1] - times[0], step_s)
+        )
+    return seen
+
+
+def unevenness(steps: Sequence[float]) -> float:
+    """Deviation of the logarithm, by the 90th percentile beside the middle."""
     middle, late = (percentile(steps, share) for share in (0.5, 0.9))
-    uneven = max(math.log(late / middle), 0.0) / _NORMAL_90 if middle > 0 else 0.0
-    say(f"equal answers: a step takes {1e3 * middle:.2f} ms, and {1e3 * late:.2f} ms in one of ten")
-    return uneven
+    return max(math.log(late / middle), 0.0) / _NORMAL_90 if middle > 0 else 0.0
 
 
 async def _decode(

@@ -89,6 +89,14 @@ class BesideFound(Frozen):
     samples: int = Field(default=0, ge=0)
 
 
+class Calibration(Frozen):
+    """By what first tokens and steps take longer in traffic than in a row (`plan.calibrate`)."""
+
+    first: float = Field(default=1.0, gt=0)
+    step: float = Field(default=1.0, gt=0)
+    answers: int = Field(default=0, ge=0)
+
+
 class EngineFacts(Frozen):
     """What the engine says of itself. None where it does not."""
 
@@ -115,6 +123,7 @@ class Profile(Frozen):
     wake: tuple[WakePoint, ...] = ()
     """Pauses ascending."""
     beside: BesideFound = BesideFound()
+    calibration: Calibration = Calibration()
     uneven: float = Field(default=0.0, ge=0)
     """How unevenly the machine works: deviation of the logarithm of what equal answers take."""
 
@@ -137,6 +146,7 @@ class Profile(Frozen):
         """Costs for the simulator."""
         sequence_s, context_s = decode_line(self.decode)
         fixed, _, token_s, pair_s = prefill_curve(self.prefill)
+        first, step = self.calibration.first, self.calibration.step
         # What is fixed in a first token is a step's launch, what prompts add to it, and the
         # request's own.
         launch_s = min(fixed, sequence_s(1))
@@ -144,18 +154,19 @@ class Profile(Frozen):
 
         def base(tokens: int, sequences: int) -> float:
             if not tokens:
-                return sequence_s(sequences)
+                return step * sequence_s(sequences)
             # Weights are read once, for prompts and sequences together.
-            return token_s * tokens + prompt_s + max(sequence_s(max(sequences, 1)), launch_s)
+            beside = step * max(sequence_s(max(sequences, 1)), launch_s)
+            return first * (token_s * tokens + prompt_s) + beside
 
         capacity = self.engine.kv_capacity_tokens
         return StepCosts(
             base=base,
-            pair_s=pair_s,
-            kv_byte_s=context_s / self.bytes_per_token,
+            pair_s=first * pair_s,
+            kv_byte_s=step * context_s / self.bytes_per_token,
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
-            request_s=fixed - launch_s - prompt_s,
+            request_s=first * (fixed - launch_s - prompt_s),
             wake=Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake)),
             uneven=self.uneven,
             beside=Beside(_clear(self.beside.reading), _clear(self.beside.writing)),
@@ -174,7 +185,7 @@ class Profile(Frozen):
         if not self.handoff:
             return None
         tokens = [float(point.tokens) for point in self.handoff]
-        seconds = [point.seconds for point in self.handoff]
+        seconds = [self.calibration.first * point.seconds for point in self.handoff]
         if len(set(tokens)) == 1:
             return HandoffCost(0.0, tokens[0] * self.bytes_per_token / max(seconds[0], 1e-9))
         fixed, each = least_squares([[1.0] * len(tokens), tokens], seconds)
@@ -187,7 +198,8 @@ class Profile(Frozen):
 
     def misfits(self) -> list[tuple[str, float, float]]:
         """(point, measured, fitted) of every point."""
-        costs, handoff = self.step_costs(), self.handoff_cost()
+        in_a_row = self.model_copy(update={"calibration": Calibration()})
+        costs, handoff = in_a_row.step_costs(), in_a_row.handoff_cost()
         further_s = prefill_curve(self.prefill)[1]
         rows = []
         for p in self.prefill:
