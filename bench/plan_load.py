@@ -66,7 +66,7 @@ def hurry(processes: Sequence[int]) -> dict[str, bool]:
     with contextlib.suppress(OSError):
         for pid in processes:
             Path(f"/proc/{pid}/autogroup").write_text(str(AHEAD), encoding="ascii")
-        found["engines_go_first"] = True
+        found["engines_go_first"] = bool(processes)
     return found
 
 

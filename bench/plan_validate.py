@@ -6,7 +6,8 @@ simulator with the profile's costs. p50 and p90 of TTFT and TPOT stand side by s
 to fit anything.
 
 Before and after each load a few requests say how fast the machine is: where they differ from those
-that were sent beside the profile, the machine has changed and not the model (`drift_percent`). Each
+that were sent beside the profile, the machine has changed and not the model (`drift_percent`), and
+where requests were sent late (`sent_late_ms_p99`) it stood still, real-time priority or not. Each
 prediction is also made with the profile's times as much slower or faster (`at_its_speed_ms`).
 
     python bench/plan_validate.py --json bench/results/plan_real.json
@@ -54,10 +55,14 @@ LONGEST = 1900
 SPREAD = 0.5
 ALONE = ("512:32:6", "200:24:10", "900:16:5", "300:64:4", "512:32:2")
 PAIR = ("512:32:4", "200:24:6", "900:16:3", "300:64:2.5", "512:32:1.5")
+AROUND_S = 0.006
+"""Nearer than that, two moments are not told apart."""
 SAME = 15.0
 """Percent within which a prediction counts as right."""
 DRIFTED = 10.0
 """Percent of another speed at which the machine counts as another."""
+STOOD_STILL_MS = 10.0
+"""One request in a hundred was sent so late, by a process that comes before all others."""
 ARGUMENTS = ("--max-num-seqs", str(MAX_SEQS), "--max-num-batched-tokens", str(BUDGET))
 
 
@@ -113,6 +118,24 @@ def compared(measured: Sequence[Sent], said: Sequence[Any]) -> dict[str, Any]:
     return rows
 
 
+def beside_answers(requests: Sequence[Request], sent: Sequence[Sent]) -> dict[str, int]:
+    """First tokens that came while another answer was being written, and just when all had ended.
+
+    Two engines that run side by side give the first kind; the second says that one held the other
+    up.
+    """
+    spans = [(r.arrival_s + s.late_s, s) for r, s in zip(requests, sent, strict=True)]
+    found = {"came_beside_others": 0, "came_when_others_had_ended": 0}
+    for begun, one in spans:
+        first = begun + one.ttft_s
+        others = [(at + o.times_s[0], at + o.times_s[-1]) for at, o in spans if o is not one]
+        if any(a < first - AROUND_S and b > first + AROUND_S / 2 for a, b in others):
+            found["came_beside_others"] += 1
+        elif any(begun + 2 * AROUND_S < b <= first for _, b in others):
+            found["came_when_others_had_ended"] += 1
+    return found
+
+
 def drift(now: Sequence[Speed], then: Speed) -> dict[str, float]:
     """Percent by which first tokens and steps are slower than beside the profile."""
     return {
@@ -120,6 +143,12 @@ def drift(now: Sequence[Speed], then: Speed) -> dict[str, float]:
                            / getattr(then, name) - 1), 1)
         for name in ("first_s", "step_s")
     }  # fmt: skip
+
+
+def changed(row: dict[str, Any]) -> bool:
+    """Whether the machine was another than beside the profile, or stood still in between."""
+    drifted = any(abs(share) > DRIFTED for share in row["drift_percent"].values())
+    return drifted or row["sent_late_ms_p99"] > STOOD_STILL_MS
 
 
 async def model_of(url: str) -> str:
@@ -162,7 +191,9 @@ def validate(  # noqa: PLR0917 - where, what, how long
         for cell, figures in there.items():
             row[cell]["at_its_speed_ms"] = figures["predicted_ms"]
             row[cell]["at_its_speed_error_percent"] = figures["error_percent"]
-        row["machine_changed"] = any(abs(x) > DRIFTED for x in row["drift_percent"].values())
+        row["machine_changed"] = changed(row)
+        if apart:
+            row["first_tokens"] = beside_answers(requests, sent)
         rows.append(row)
         say(json.dumps(row))
         record = {"row": row, "requests": [[r.arrival_s, *asdict(s).values()]
@@ -222,7 +253,8 @@ def table(figures: dict[str, Any]) -> str:
                 for cell in (row[name] for name in names)
             ]
             drifts = row["drift_percent"]
-            machine = f"{drifts['first_s']:+.0f} %, {drifts['step_s']:+.0f} %"
+            machine = (f"{drifts['first_s']:+.0f} %, {drifts['step_s']:+.0f} %, "
+                       f"{row['sent_late_ms_p99']:.0f} ms")  # fmt: skip
             load = row["load"].replace(":", ", ")
             name = "P/D" if setup == "pd" else "no P/D"
             lines.append(f"| {name} | {load} | {' | '.join(cells)} | {machine} |")
@@ -237,6 +269,8 @@ def main() -> None:
     parser.add_argument("--load", action="append", help="ISL:OSL:RATE")
     parser.add_argument("--seconds", type=float, default=20.0, help="Of each load.")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--setup", choices=("without_pd", "pd"), action="append")
+    parser.add_argument("--engines-first", action="store_true", help="Before other sessions.")
     parser.add_argument("--raw", type=Path, help="Folder for each request's times.")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path, help="Print the table of this file, and no more.")
@@ -258,8 +292,11 @@ def main() -> None:
         else:
             groups = stack.enter_context(engines(raw))
             everybody = [engine for group in groups.values() for engine in group]
-            figures |= hurry([engine.process.pid for engine in everybody])
+            first = [engine.process.pid for engine in everybody] if asked.engines_first else []
+            figures |= hurry(first)
             for name, group in groups.items():
+                if asked.setup and name not in asked.setup:
+                    continue
                 for engine in everybody:
                     engine.thaw() if engine in group else engine.freeze()
                 loads = asked.load or (PAIR if len(group) > 1 else ALONE)
