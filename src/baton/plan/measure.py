@@ -232,9 +232,7 @@ async def _now_and_then(prober: Prober, lengths: Sequence[int], answers: int) ->
         prompt = prober.near(lengths[min(1, len(lengths) - 1)], place)
         times = await prober.token_times(prober.body(prompt, _SHORT_ANSWER))
         step_s = (times[-1] - times[1]) / (_SHORT_ANSWER - 1)
-        seen.append(
-            Seen(times[0] - begun, len(prompt), _SHORT_ANSWER, times[1] - times[0], step_s)
-        )
+        seen.append(Seen(times[0] - begun, len(prompt), _SHORT_ANSWER, times[1] - times[0], step_s))
     return seen
 
 
