@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any
 from output import write
 from plan_load import Sent, Speed, hurry, probers, send, speed
 
+from baton.observe.percentile import percentile
 from baton.plan.calibrate import played
 from baton.plan.measure import Grid, measure
 from baton.plan.simulator import Request
-from baton.plan.simulator.outcome import percentile
 from baton.plan.traffic import made_up
 
 ROOT = Path(__file__).resolve().parents[1]

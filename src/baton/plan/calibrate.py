@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from baton.observe.percentile import percentile
 from baton.plan.profile_file import Calibration
 from baton.plan.simulator import EngineLimits, Fleet, Pool, Request
-from baton.plan.simulator.outcome import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,6 +31,7 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
+from baton.observe.percentile import percentile
 from baton.plan.calibrate import Seen, calibrated
 from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
@@ -45,7 +46,6 @@ from baton.plan.profile_file import (
     Profile,
     WakePoint,
 )
-from baton.plan.simulator.outcome import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
