@@ -7,6 +7,7 @@ would). 2: nothing could be planned from what was given.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 UNMET = 1
 
 
+class _Number(click.FloatRange):
+    """A range that NaN is outside of: click lets it into each."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
 @click.command()
 @click.option("--model", "source", required=True, help="Hugging Face id, folder, or config.json.")
 @click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="H100, p5, p5.48xlarge, …")
@@ -37,11 +50,11 @@ UNMET = 1
 @click.option("--osl", type=int, help="Tokens of an answer (mean).")
 @click.option("--rate", type=float, help="Requests a second.")
 @click.option("--spread", type=float, default=0.0, help="Of lengths: deviation over mean.")
-@click.option("--slo-ttft", "ttft_s", type=click.FloatRange(0, min_open=True), required=True,
+@click.option("--slo-ttft", "ttft_s", type=_Number(0, min_open=True), required=True,
               help="Seconds to the first token.")  # fmt: skip
-@click.option("--slo-tpot", "tpot_s", type=click.FloatRange(0, min_open=True), required=True,
+@click.option("--slo-tpot", "tpot_s", type=_Number(0, min_open=True), required=True,
               help="Seconds a token after it.")  # fmt: skip
-@click.option("--percentile", type=click.FloatRange(1, 99.9), default=90.0, show_default=True,
+@click.option("--percentile", type=_Number(1, 99.9), default=90.0, show_default=True,
               help="Share of requests that must keep each.")  # fmt: skip
 @click.option("--profile", "profile_path", type=click.Path(path_type=Path),
               help="What `baton profile` measured, instead of published figures.")  # fmt: skip

@@ -49,12 +49,65 @@ class HandoffCost:
     fixed_s: float
     bytes_per_s: float
     """Of one transfer alone, where nothing else limits it. 0: nothing ever arrives."""
+    busy_s: float = 0.0
+    """More, on a decode engine that writes answers meanwhile: vLLM looks after transfers between
+    its steps, so they go on at the pace of steps, and at once where there are none."""
+    busy_byte_s: float = 0.0
+
+    def waits_s(self, kv_bytes: float) -> float:
+        """How long KV stays unseen by an engine that goes on writing."""
+        return self.busy_s + self.busy_byte_s * kv_bytes
 
     def seconds(self, kv_bytes: float) -> float:
         """Of one transfer that has the wire to itself."""
         if kv_bytes <= 0:
             return self.fixed_s
         return self.fixed_s + kv_bytes / self.bytes_per_s if self.bytes_per_s > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Wake:
+    """What an engine that had nothing to do takes beyond a request's usual time.
+
+    Processors sleep, clocks fall and caches go to others: the longer the pause, the more, and all
+    of a request's way is slower for it. `(pause_s, fixed_s, share)`, pauses ascending: after such a
+    pause what takes `x` seconds takes `fixed_s + share x` longer. Linear in between, from nothing
+    at no pause; constant beyond the last.
+    """
+
+    points: tuple[tuple[float, float, float], ...] = ()
+
+    def extra_s(self, pause_s: float, usual_s: float) -> float:
+        """How much longer than `usual_s`."""
+        before = (0.0, 0.0, 0.0)
+        for point in self.points:
+            if pause_s < point[0]:
+                along = (pause_s - before[0]) / (point[0] - before[0])
+                fixed_s = before[1] + along * (point[1] - before[1])
+                share = before[2] + along * (point[2] - before[2])
+                return fixed_s + share * usual_s
+            before = point
+        return before[1] + before[2] * usual_s
+
+
+NO_WAKE = Wake()
+
+
+@dataclass(frozen=True)
+class Beside:
+    """By what share steps take longer for each other busy engine of the same machine.
+
+    0 where engines share nothing that they compute with, as on GPUs of their own. Two engines on
+    the processors of one machine slow each other. With more than two it is taken to add up.
+    """
+
+    reading: float = 0.0
+    """Steps that read prompts."""
+    writing: float = 0.0
+    """Steps of decode."""
+
+    def __bool__(self) -> bool:
+        return self.reading > 0 or self.writing > 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +121,10 @@ class StepCosts:
         kv: Bytes that a sequence keeps.
         kv_capacity_bytes: KV that the engine has room for.
         request_s: What a request takes beside its steps: HTTP, tokenizing, the first scheduling.
-        wake_s: How much longer the first step of an engine takes that had nothing to do.
+        wake: How much longer a request takes on an engine that had nothing to do.
+        beside: What another busy engine on the same machine costs.
+        uneven: How unevenly a machine works: the deviation of the logarithm of what equal work
+            takes. Percentiles of a busy machine are made by it as much as by queues.
     """
 
     base: Callable[[int, int], float] = field(repr=False)
@@ -77,7 +133,9 @@ class StepCosts:
     kv: KvShape
     kv_capacity_bytes: float
     request_s: float = 0.0
-    wake_s: float = 0.0
+    wake: Wake = NO_WAKE
+    beside: Beside = Beside()
+    uneven: float = 0.0
     _decode: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def decode_base_s(self, sequences: int) -> float:

@@ -1,9 +1,17 @@
-"""Measures one engine over HTTP: prefill by length and batch, decode by batch and context, handoff.
+"""Measures one engine over HTTP, and with a second one the handoff: what `profile.json` holds.
 
-Prompts are random token ids between 10 and 250, which every vocabulary of bytes or more has, and
-never the same twice, so that no prefix cache answers. The first round of each shape is thrown away:
-it compiles, and a first handoff of a size is up to three times slower. Medians of the others count.
-The engine must have nothing else to do meanwhile.
+    prefill   a stream's first token by length, alone and four at once
+    wake      the same after pauses: an engine that had nothing to do takes longer
+    decode    a step by batch and context
+    traffic   short answers now and then: how much slower, and how unevenly (`plan.calibrate`)
+    mixed     what a prompt costs answers that are running on the same engine
+    handoff   how much later the first token comes when another engine writes it
+    beside    what each of the two costs the other when both are busy
+
+The first round of each shape is thrown away: it compiles, and a first handoff of a size is up to
+three times slower. Of the others medians count, and of steps means. Rounds go over all shapes, so
+that a machine whose speed drifts shows in all of them and not in one. No two prompts have the same
+length (`Prober.near`). The engine must have nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -11,37 +19,49 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import random
+import math
 import re
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
+from baton.observe.percentile import percentile
+from baton.plan.calibrate import Seen, calibrated
+from baton.plan.measure_mixed import mixed
+from baton.plan.measure_pair import beside, handoff
+from baton.plan.probe import SPREAD, Prober, places
 from baton.plan.profile_file import (
     FORMAT,
+    BesideFound,
     DecodePoint,
     EngineFacts,
     HandoffPoint,
     PrefillPoint,
     Profile,
+    WakePoint,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_OK = 200
 _TIMEOUT_S = 300.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-_BYTES = re.compile(r"^vllm:nixl_bytes_transferred_sum(?:\{.*\})? (\S+)", re.MULTILINE)
-_METRICS_WAIT_S = 10.0
-DECODE_STEPS = 32
-_FEWEST = 4
+FEW_STEPS, MANY_STEPS = 16, 64
+"""A step is what an answer of so many more tokens takes longer."""
+_MIXED = 4
+"""So many lengths, the shortest ones: the rest of the line is known from prompts alone."""
+_SHORT_ANSWER, _ANSWERS, _PAUSE_S = 32, 6, 0.2
+"""Equal answers: their tokens, how many for each round, and the longest pause before one."""
+_NORMAL_90 = 1.2816
+"""Deviations at which the 90th percentile of a normal distribution lies."""
+_FULL = 0.9
+"""Share of the KV cache that is filled at most: beyond, sequences are preempted."""
 
 
 @dataclass(frozen=True)
@@ -51,84 +71,20 @@ class Grid:
     lengths: tuple[int, ...] = (64, 256, 1024, 2048, 4096, 8192, 16384, 32768)
     prefill_batches: tuple[int, ...] = (1, 4)
     decode_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    rounds: int = 3
-    pause_s: float = 0.5
+    rounds: int = 5
+    pauses_s: tuple[float, ...] = (0.02, 0.1, 0.5)
     """How long an engine is left alone before it is asked how soon it wakes."""
     longest: int | None = None
 
     def lengths_for(self, max_model_len: int | None) -> list[int]:
         """Those that fit, and nearly the longest that does."""
         limit = max_model_len or self.lengths[-1]
-        limit = min(limit, self.longest or limit) - 2 * DECODE_STEPS
+        # Prompts lie around their length, and answers come on top.
+        limit = int((min(limit, self.longest or limit) - MANY_STEPS) * (1 - SPREAD))
         found = [length for length in self.lengths if length <= limit]
         if limit > 0 and (not found or limit > 1.5 * found[-1]):
             found.append(limit)
         return found
-
-
-@dataclass
-class Prober:
-    """Asks one engine. `headers` open its port."""
-
-    session: aiohttp.ClientSession
-    url: str
-    model: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311
-    _count: itertools.count[int] = field(default_factory=itertools.count)
-
-    def prompt(self, tokens: int) -> list[int]:
-        """Token ids that were never asked for before."""
-        return [self.chance.randrange(10, 251) for _ in range(tokens)]
-
-    def body(self, prompt: Sequence[int], max_tokens: int, **more: Any) -> dict[str, Any]:
-        """A completion of exactly so many tokens."""
-        return {
-            "model": self.model, "prompt": list(prompt), "max_tokens": max_tokens,
-            "min_tokens": max_tokens, "ignore_eos": True, "temperature": 0, **more,
-        }  # fmt: skip
-
-    async def answer(self, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-        """Seconds until the whole answer, and the answer."""
-        begun = time.perf_counter()
-        async with self._post(body) as answer:
-            text = await answer.text()
-            self._check(answer.status, text)
-            return time.perf_counter() - begun, json.loads(text)
-
-    async def token_times(self, body: dict[str, Any]) -> list[float]:
-        """When each token of a stream came, by the clock; the begin is first."""
-        times = [time.perf_counter()]
-        async with self._post({**body, "stream": True}) as answer:
-            if answer.status != _OK:
-                self._check(answer.status, await answer.text())
-            async for line in answer.content:
-                if line.startswith(b"data: {"):
-                    if b'"error"' in line and b'"choices"' not in line:
-                        raise MeasurementFailed(f"the stream broke: {line.decode()[:200]}",
-                                                place=self.url)  # fmt: skip
-                    times.append(time.perf_counter())
-        return times
-
-    async def get(self, path: str) -> str:
-        """The text of a route."""
-        try:
-            async with self.session.get(self.url + path, headers=self.headers) as answer:
-                text = await answer.text()
-                self._check(answer.status, text)
-                return text
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            raise MeasurementFailed(
-                f"the engine cannot be reached: {type(exc).__name__}", place=self.url + path
-            ) from exc
-
-    def _post(self, body: dict[str, Any]) -> Any:
-        headers = {**self.headers, "x-request-id": f"baton-profile-{next(self._count)}"}
-        return self.session.post(f"{self.url}/v1/completions", json=body, headers=headers)
-
-    def _check(self, status: int, text: str) -> None:
-        if status != _OK:
-            raise MeasurementFailed(f"the engine answers {status}: {text[:200]}", place=self.url)
 
 
 async def measure(
@@ -144,7 +100,8 @@ async def measure(
     grid = grid or Grid()
     headers = {"x-baton-engine-secret": secret} if secret else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection that the server is about to close (uvicorn: after 5 s) must not be asked.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         prober = Prober(session, url.rstrip("/"), "", headers)
         models = json.loads(await prober.get("/v1/models"))["data"][0]
@@ -156,178 +113,193 @@ async def measure(
             raise MeasurementFailed(
                 f"max_model_len is {longest}: two lengths cannot be measured", place=url
             )
+        capacity = _capacity(await prober.get("/metrics"))
+        handed: tuple[HandoffPoint, ...] = ()
+        found = BesideFound()
         try:
             prefill = await _prefill(prober, grid, lengths, say)
-            wake_s = await _wake(prober, grid, prefill[0], say)
-            decode = await _decode(prober, grid, lengths, longest, say)
-            handoff: tuple[HandoffPoint, ...] = ()
+            wake = await _wake(prober, grid, lengths, say)
+            decode = await _decode(prober, grid, lengths, capacity, say)
+            seen = await _now_and_then(prober, lengths, _ANSWERS * grid.rounds)
+            together = await mixed(prober, lengths[:_MIXED], grid.rounds, say)
             if decode_url is not None:
                 other = Prober(session, decode_url.rstrip("/"), prober.model, headers)
-                handoff, bytes_seen = await _handoff(prober, other, grid, lengths, decode, say)
+                step_s = min(point.step_s for point in decode)
+                handed, bytes_seen = await handoff(
+                    prober, other, lengths, grid.rounds, step_s, wake, say)  # fmt: skip
                 kv_bytes_per_token = bytes_seen or kv_bytes_per_token
+                found = await beside(prober, other, lengths, grid.rounds, say)
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise MeasurementFailed(f"the engine is gone: {type(exc).__name__}", place=url) from exc
         facts = EngineFacts(
             model=prober.model,
             max_model_len=longest,
-            kv_capacity_tokens=_capacity(await prober.get("/metrics")),
+            kv_capacity_tokens=capacity,
             kv_bytes_per_token=kv_bytes_per_token,
             gpu=gpu,
             tensor_parallel_size=tensor_parallel_size,
             max_num_batched_tokens=max_num_batched_tokens,
         )
         version = json.loads(await prober.get("/version")).get("version", "unknown")
-    return Profile(
+    profile = Profile(
         format=FORMAT,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={"vllm": version, "baton": __version__},
         engine=facts,
         prefill=prefill,
         decode=decode,
-        handoff=handoff,
-        wake_s=wake_s,
+        handoff=handed,
+        mixed=together,
+        uneven=unevenness([one.tpot_s for one in seen]),
+        wake=wake,
+        beside=found,
     )
+    profile = calibrated(profile, seen)
+    factors = profile.calibration
+    say(f"in traffic first tokens take {factors.first:.2f} times as long as in a row, steps "
+        f"{factors.step:.2f} times; one in ten {math.exp(_NORMAL_90 * profile.uneven):.2f} times "
+        "the usual")  # fmt: skip
+    return profile
 
 
 async def _prefill(
     prober: Prober, grid: Grid, lengths: Sequence[int], say: Callable[[str], None]
 ) -> tuple[PrefillPoint, ...]:
+    shapes = [
+        (batch, tokens) for batch, tokens in itertools.product(grid.prefill_batches, lengths)
+        if batch == 1 or tokens <= lengths[-1] // 2
+    ]  # fmt: skip
+    seconds: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+    for place in (None, *places(grid.rounds)):
+        for batch, tokens in shapes:
+            prompts = [prober.near(tokens, place or 0.0) for _ in range(batch)]
+            took = max(await asyncio.gather(*(prober.first_token(one) for one in prompts)))
+            if place is not None:
+                seconds[batch, tokens].append(took)
     points = []
-    for batch, tokens in itertools.product(grid.prefill_batches, lengths):
-        if batch > 1 and tokens > lengths[-1] // 2:
-            continue
-        seconds = []
-        for _ in range(grid.rounds + 1):
-            begun = time.perf_counter()
-            await asyncio.gather(
-                *(prober.answer(prober.body(prober.prompt(tokens), 1)) for _ in range(batch))
-            )
-            seconds.append(time.perf_counter() - begun)
-        points.append(_prefill_point(tokens, batch, seconds[1:]))
-        say(f"prefill {batch} x {tokens} tokens: {1e3 * points[-1].seconds:.1f} ms")
+    for (batch, tokens), all_of_them in seconds.items():
+        point = PrefillPoint(
+            tokens=tokens, batch=batch, seconds=statistics.median(all_of_them),
+            samples=len(all_of_them),
+        )  # fmt: skip
+        points.append(point)
+        say(f"prefill {batch} x {tokens} tokens: {1e3 * point.seconds:.1f} ms")
     return tuple(points)
 
 
-def _prefill_point(tokens: int, batch: int, seconds: Sequence[float]) -> PrefillPoint:
-    return PrefillPoint(
-        tokens=tokens, batch=batch, seconds=statistics.median(seconds), samples=len(seconds)
-    )
-
-
 async def _wake(
-    prober: Prober, grid: Grid, shortest: PrefillPoint, say: Callable[[str], None]
-) -> float:
-    """The same prompt length as `shortest`, but after a pause: engines and CPUs fall asleep."""
-    seconds = []
-    for _ in range(2 * grid.rounds):
-        await asyncio.sleep(grid.pause_s)
-        body = prober.body(prober.prompt(shortest.tokens), 1)
-        seconds.append((await prober.answer(body))[0])
-    wake_s = max(statistics.median(seconds) - shortest.seconds, 0.0)
-    say(f"after a pause of {grid.pause_s:g} s: {1e3 * wake_s:.1f} ms more")
-    return wake_s
+    prober: Prober, grid: Grid, lengths: Sequence[int], say: Callable[[str], None]
+) -> tuple[WakePoint, ...]:
+    """At two lengths: what is slower by a time and what by a share are told apart so."""
+    two = (lengths[0], lengths[min(2, len(lengths) - 1)])
+    awake: dict[int, list[float]] = {tokens: [] for tokens in two}
+    woken: dict[tuple[float, int], list[float]] = {}
+    for place in places(grid.rounds):
+        for pause_s, tokens in itertools.product(grid.pauses_s, two):
+            for pause, found in ((pause_s, woken.setdefault((pause_s, tokens), [])),
+                                 (0.0, awake[tokens])):  # fmt: skip
+                # Three lengths for each place, so that none comes again soon.
+                prompt = prober.near(tokens, 0.8 * place + 0.2 * (len(awake[tokens]) % 3 - 1))
+                await asyncio.sleep(pause)
+                found.append(await prober.first_token(prompt))
+    usual = [statistics.median(awake[tokens]) for tokens in two]
+    points = []
+    for pause_s in grid.pauses_s:
+        late = [statistics.median(woken[pause_s, tokens]) for tokens in two]
+        fixed_s, share = wake_line(usual, late)
+        points.append(WakePoint(pause_s=pause_s, fixed_s=fixed_s, share=share))
+        say(f"after a pause of {pause_s:g} s: {1e3 * (late[0] - usual[0]):.1f} ms more for "
+            f"{two[0]} tokens, {1e3 * (late[1] - usual[1]):.1f} ms for {two[1]}")  # fmt: skip
+    return tuple(points)
+
+
+def wake_line(usual: Sequence[float], late: Sequence[float]) -> tuple[float, float]:
+    """(seconds, share) by which two times became longer; neither is negative."""
+    more = [max(b - a, 0.0) for a, b in zip(usual, late, strict=True)]
+    if usual[1] > usual[0] and more[1] > more[0]:
+        share = (more[1] - more[0]) / (usual[1] - usual[0])
+        if more[0] >= share * usual[0]:
+            return more[0] - share * usual[0], share
+        return 0.0, sum(more) / sum(usual)
+    return sum(more) / len(more), 0.0
+
+
+async def _now_and_then(prober: Prober, lengths: Sequence[int], answers: int) -> list[Seen]:
+    """Short answers, sent as traffic is: after a pause, each of another length."""
+    begun, seen = time.perf_counter(), []
+    for place in places(answers):
+        await asyncio.sleep(prober.chance.uniform(0, _PAUSE_S))
+        prompt = prober.near(lengths[min(1, len(lengths) - 1)], place)
+        times = await prober.token_times(prober.body(prompt, _SHORT_ANSWER))
+        step_s = (times[-1] - times[1]) / (_SHORT_ANSWER - 1)
+        seen.append(Seen(times[0] - begun, len(prompt), _SHORT_ANSWER, times[1] - times[0], step_s))
+    return seen
+
+
+def unevenness(steps: Sequence[float]) -> float:
+    """Deviation of the logarithm, by the 90th percentile beside the middle."""
+    middle, late = (percentile(steps, share) for share in (0.5, 0.9))
+    return max(math.log(late / middle), 0.0) / _NORMAL_90 if middle > 0 else 0.0
 
 
 async def _decode(
-    prober: Prober, grid: Grid, lengths: Sequence[int], longest: int | None,
+    prober: Prober, grid: Grid, lengths: Sequence[int], capacity: int | None,
     say: Callable[[str], None],
 ) -> tuple[DecodePoint, ...]:  # fmt: skip
+    room = _FULL * capacity if capacity else float("inf")
+    shapes = [
+        (batch, tokens)
+        for batch, tokens in itertools.product(grid.decode_batches, (lengths[0], lengths[-1] // 2))
+        if batch == 1 or batch * (tokens + MANY_STEPS) <= room
+    ]
+    steps = await step_times(prober, shapes, grid.rounds)
     points = []
-    for batch, tokens in itertools.product(grid.decode_batches, (lengths[0], lengths[-1] // 2)):
-        steps = DECODE_STEPS
-        room = (longest or 1 << 30) - tokens
-        found: list[float] = []
-        while not found and steps <= min(room, 16 * DECODE_STEPS):
-            streams = await asyncio.gather(
-                *(prober.token_times(prober.body(prober.prompt(tokens), steps))
-                  for _ in range(batch))
-            )  # fmt: skip
-            found = gaps_together(streams)
-            used, steps = steps, 2 * steps
+    for (batch, tokens), found in steps.items():
         if not found:
             continue
+        context = tokens + (FEW_STEPS + MANY_STEPS) // 2
         point = DecodePoint(
-            batch=batch, context=tokens + used // 2, step_s=statistics.median(found),
-            samples=len(found),
-        )  # fmt: skip
+            batch=batch, context=context, step_s=middle_mean(found), samples=len(found)
+        )
         points.append(point)
-        say(f"decode {batch} x {point.context} tokens: {1e3 * point.step_s:.2f} ms a step")
+        say(f"decode {batch} x {context} tokens: {1e3 * point.step_s:.2f} ms a step")
     if not points:
         raise MeasurementFailed("no step of decode could be measured", place=prober.url)
     return tuple(points)
 
 
-def gaps_together(streams: Sequence[Sequence[float]]) -> list[float]:
-    """Of each stream the mean gap between tokens while all of them were running.
+async def step_times(
+    prober: Prober, shapes: Sequence[tuple[int, int]], rounds: int
+) -> Mapping[tuple[int, int], list[float]]:
+    """Seconds of a step with so many sequences of so many tokens, one for each round.
 
-    Only the second half of that time counts, and only if it all took as long as the streams took to
-    begin: tokens that were held up by the others' prompts come in bursts. Nothing otherwise.
+    By what longer answers take longer in all: prompts drop out, and so does a stream that hangs for
+    a while and then brings many tokens at once, which gaps between tokens would show as no time.
     """
-    if any(len(times) < _FEWEST for times in streams):
-        return []
-    firsts = [times[1] for times in streams]
-    begins, ends = max(firsts), min(times[-1] for times in streams)
-    if ends - begins < begins - min(times[0] for times in streams):
-        return []
-    middle = (begins + ends) / 2
-    gaps = []
-    for times in streams:
-        late = [at for at in times[1:] if middle <= at <= ends]
-        if len(late) < _FEWEST:
-            return []
-        gaps.append((late[-1] - late[0]) / (len(late) - 1))
-    return gaps
+    found: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+    for _ in range(rounds):
+        for batch, tokens in shapes:
+            few = await _whole(prober, batch, tokens, FEW_STEPS)
+            many = await _whole(prober, batch, tokens, MANY_STEPS)
+            if many > few:
+                found[batch, tokens].append((many - few) / (MANY_STEPS - FEW_STEPS))
+    return found
 
 
-async def _handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
-    prefill: Prober, decode: Prober, grid: Grid, lengths: Sequence[int],
-    steps: Sequence[DecodePoint], say: Callable[[str], None],
-) -> tuple[tuple[HandoffPoint, ...], float | None]:  # fmt: skip
-    """Points, and the bytes a token by NIXL's own counter where the engine has it."""
-    alone_s = min((p.step_s for p in steps if p.batch == 1), default=0.0)
-    before, moved = _bytes(await decode.get("/metrics")) or 0.0, 0
-    points = []
-    for tokens in lengths:
-        seconds = []
-        for _ in range(grid.rounds + 1):
-            prompt = prefill.prompt(tokens)
-            body = prefill.body(prompt, 1, kv_transfer_params=_ASK)
-            params = (await prefill.answer(body))[1].get("kv_transfer_params")
-            if not params:
-                raise MeasurementFailed(
-                    "the engine hands no KV over: no kv_transfer_params came back",
-                    place=prefill.url, cure="leave --decode-url out, or start it for P/D",
-                )  # fmt: skip
-            times = await decode.token_times(decode.body(prompt, 2, kv_transfer_params=params))
-            seconds.append(max(times[1] - times[0] - alone_s, 0.0))
-            moved += tokens
-        points.append(
-            HandoffPoint(
-                tokens=tokens, seconds=statistics.median(seconds[1:]), samples=len(seconds) - 1
-            )
-        )
-        say(f"handoff {tokens} tokens: {1e3 * points[-1].seconds:.1f} ms")
-    return tuple(points), await _bytes_a_token(decode, before, moved)
+def middle_mean(values: Sequence[float]) -> float:
+    """The mean without the extremes, where there are enough.
+
+    A median would leave out hiccups that every answer has its share of.
+    """
+    enough = 5
+    ordered = sorted(values)
+    return statistics.mean(ordered[1:-1] if len(ordered) >= enough else ordered)
 
 
-_ASK = {"do_remote_decode": True, "do_remote_prefill": False}
-
-
-async def _bytes_a_token(decode: Prober, before: float, tokens: int) -> float | None:
-    """The counter is written a while after a transfer: wait until it stands still."""
-    last, deadline = before, time.monotonic() + _METRICS_WAIT_S
-    while time.monotonic() < deadline:
-        await asyncio.sleep(0.5)
-        now = _bytes(await decode.get("/metrics")) or before
-        if now > before and now == last:
-            return (now - before) / tokens
-        last = now
-    return None
-
-
-def _bytes(page: str) -> float | None:
-    found = _BYTES.findall(page)
-    return sum(float(value) for value in found) if found else None
+async def _whole(prober: Prober, batch: int, tokens: int, steps: int) -> float:
+    bodies = [prober.body(prober.prompt(tokens), steps) for _ in range(batch)]
+    streams = await asyncio.gather(*(prober.token_times(body) for body in bodies))
+    return max(times[-1] for times in streams) - min(times[0] for times in streams)
 
 
 def _capacity(page: str) -> int | None:

@@ -2,23 +2,27 @@
 
 Fitted, and the misfit of each point kept beside it:
 
-    first token of b prompts of n tokens   c + t x b n + q x b n^2 / 2
+    first token of b prompts of n tokens   c + f x (b - 1) + t x b n + q x b n^2 / 2
     step of b sequences of n tokens        d(b) + s x b n         d linear between measured batches
     handoff of n tokens                    a + n x bytes a token / bandwidth
+      more into a busy engine              e + g x n
+    what a prompt adds to a running step   m + t x n + q x n^2 / 2
 
-`c` beyond a step of one sequence is the request's own (HTTP, tokenizing). Where the engine's bytes
-a token are not known everything is reckoned in tokens: one token is one byte, in KV and handoff.
+`c` beyond a step of one sequence and `m` is the request's own (HTTP, tokenizing). Where the
+engine's bytes a token are not known everything is reckoned in tokens: one token is one byte, in KV
+and handoff.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from baton.errors import ProfileRefused
-from baton.plan.costs import HandoffCost, KvShape, StepCosts
+from baton.plan.costs import Beside, HandoffCost, KvShape, StepCosts, Wake
 from baton.spec.matched import MATCHED
 from baton.spec.schema import Frozen
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
+NOISE = 0.1
+"""Two engines that share nothing come out so far from each other by chance."""
 COMPARED = ("vllm", "nixl")
 """Versions that change what an engine takes."""
 
@@ -50,11 +56,45 @@ class DecodePoint(Frozen):
 
 
 class HandoffPoint(Frozen):
-    """From asking decode to its first token, less a step."""
+    """How much later the first token comes than without P/D, less a step of decode."""
 
     tokens: int = Field(ge=1)
     seconds: float = Field(ge=0)
     samples: int = Field(ge=1)
+    busy_s: float = Field(default=0.0, ge=0)
+    """How much longer it takes into an engine that writes answers."""
+
+
+class MixedPoint(Frozen):
+    """How much longer running answers take for a prompt of so many tokens beside them."""
+
+    tokens: int = Field(ge=1)
+    seconds: float = Field(ge=0)
+    samples: int = Field(ge=1)
+
+
+class WakePoint(Frozen):
+    """After `pause_s` without work, what takes `x` seconds takes `fixed_s + share x` longer."""
+
+    pause_s: float = Field(gt=0)
+    fixed_s: float = Field(ge=0)
+    share: float = Field(ge=0)
+
+
+class BesideFound(Frozen):
+    """By what share prompts and steps take longer while the other engine is busy too."""
+
+    reading: float = Field(default=0.0, ge=0)
+    writing: float = Field(default=0.0, ge=0)
+    samples: int = Field(default=0, ge=0)
+
+
+class Calibration(Frozen):
+    """By what first tokens and steps take longer in traffic than in a row (`plan.calibrate`)."""
+
+    first: float = Field(default=1.0, gt=0)
+    step: float = Field(default=1.0, gt=0)
+    answers: int = Field(default=0, ge=0)
 
 
 class EngineFacts(Frozen):
@@ -79,14 +119,22 @@ class Profile(Frozen):
     prefill: tuple[PrefillPoint, ...] = Field(min_length=2)
     decode: tuple[DecodePoint, ...] = Field(min_length=1)
     handoff: tuple[HandoffPoint, ...] = ()
-    wake_s: float = Field(default=0.0, ge=0)
-    """How much longer a first token takes when the engine had nothing to do for a while."""
+    mixed: tuple[MixedPoint, ...] = ()
+    wake: tuple[WakePoint, ...] = ()
+    """Pauses ascending."""
+    beside: BesideFound = BesideFound()
+    calibration: Calibration = Calibration()
+    uneven: float = Field(default=0.0, ge=0)
+    """How unevenly the machine works: deviation of the logarithm of what equal answers take."""
 
     @model_validator(mode="after")
     def _lengths_differ(self) -> Self:
         least = 2
         if len({point.tokens * point.batch for point in self.prefill}) < least:
             raise ValueError("prefill was measured at one length only: no line goes through it")
+        pauses = [point.pause_s for point in self.wake]
+        if pauses != sorted(set(pauses)):
+            raise ValueError("pauses of wake do not ascend")
         return self
 
     @property
@@ -97,50 +145,74 @@ class Profile(Frozen):
     def step_costs(self) -> StepCosts:
         """Costs for the simulator."""
         sequence_s, context_s = decode_line(self.decode)
-        fixed, token_s, pair_s = prefill_curve(self.prefill)
-        # A step of prompts alone takes no longer to launch than one of a sequence; the rest of what
-        # is fixed is the request's.
+        fixed, _, token_s, pair_s = prefill_curve(self.prefill)
+        first, step = self.calibration.first, self.calibration.step
+        # What is fixed in a first token is a step's launch, what prompts add to it, and the
+        # request's own.
         launch_s = min(fixed, sequence_s(1))
+        prompt_s = min(self._prompt_s(token_s, pair_s), fixed - launch_s)
 
         def base(tokens: int, sequences: int) -> float:
+            if not tokens:
+                return step * sequence_s(sequences)
             # Weights are read once, for prompts and sequences together.
-            beside = sequence_s(sequences) if sequences else launch_s
-            return token_s * tokens + max(beside, launch_s if tokens else 0.0)
+            beside = step * max(sequence_s(max(sequences, 1)), launch_s)
+            return first * (token_s * tokens + prompt_s) + beside
 
         capacity = self.engine.kv_capacity_tokens
         return StepCosts(
             base=base,
-            pair_s=pair_s,
-            kv_byte_s=context_s / self.bytes_per_token,
+            pair_s=first * pair_s,
+            kv_byte_s=step * context_s / self.bytes_per_token,
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
-            request_s=fixed - launch_s,
-            wake_s=self.wake_s,
+            request_s=first * (fixed - launch_s - prompt_s),
+            wake=Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake)),
+            uneven=self.uneven,
+            beside=Beside(_clear(self.beside.reading), _clear(self.beside.writing)),
         )
+
+    def _prompt_s(self, token_s: float, pair_s: float) -> float:
+        """What a step takes longer for having prompts at all, beside their tokens and pairs."""
+        found = [
+            point.seconds - token_s * point.tokens - pair_s * point.tokens**2 / 2
+            for point in self.mixed
+        ]
+        return max(statistics.median(found), 0.0) if found else 0.0
 
     def handoff_cost(self) -> HandoffCost | None:
         """None when it was not measured."""
         if not self.handoff:
             return None
         tokens = [float(point.tokens) for point in self.handoff]
-        seconds = [point.seconds for point in self.handoff]
+        seconds = [self.calibration.first * point.seconds for point in self.handoff]
         if len(set(tokens)) == 1:
             return HandoffCost(0.0, tokens[0] * self.bytes_per_token / max(seconds[0], 1e-9))
         fixed, each = least_squares([[1.0] * len(tokens), tokens], seconds)
-        return HandoffCost(fixed, self.bytes_per_token / each if each > 0 else math.inf)
+        waits = [max(point.busy_s, 1e-6) for point in self.handoff]
+        busy, busy_each = least_squares([[1.0] * len(tokens), tokens], waits)
+        return HandoffCost(
+            fixed, self.bytes_per_token / each if each > 0 else math.inf,
+            busy_s=busy, busy_byte_s=busy_each / self.bytes_per_token,
+        )  # fmt: skip
 
     def misfits(self) -> list[tuple[str, float, float]]:
         """(point, measured, fitted) of every point."""
-        costs, handoff = self.step_costs(), self.handoff_cost()
+        in_a_row = self.model_copy(update={"calibration": Calibration()})
+        costs, handoff = in_a_row.step_costs(), in_a_row.handoff_cost()
+        further_s = prefill_curve(self.prefill)[1]
         rows = []
         for p in self.prefill:
-            said = costs.request_s + costs.base(p.tokens * p.batch, 0)
+            said = costs.request_s + costs.base(p.tokens * p.batch, 0) + further_s * (p.batch - 1)
             said += costs.pair_s * p.batch * p.tokens**2 / 2
             rows.append((f"prefill {p.batch} x {p.tokens} tokens", p.seconds, said))
         for d in self.decode:
             kv = d.batch * costs.kv.of(d.context)
             rows.append((f"decode {d.batch} x {d.context} tokens", d.step_s,
                          costs.step_s(0, 0.0, d.batch, kv)))  # fmt: skip
+        for m in self.mixed:
+            said = costs.step_s(m.tokens, m.tokens**2 / 2, 1, 0.0) - costs.step_s(0, 0.0, 1, 0.0)
+            rows.append((f"a prompt of {m.tokens} tokens beside answers", m.seconds, said))
         for h in self.handoff if handoff is not None else ():
             size = self.bytes_per_token * h.tokens
             rows.append((f"handoff {h.tokens} tokens", h.seconds,
@@ -190,17 +262,30 @@ def read_profile(path: Path, *, any_versions: bool = False) -> Profile:
     return profile
 
 
-def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float]:
-    """(fixed, seconds a token, seconds a pair), none of them negative, by relative error."""
+def _clear(share: float) -> float:
+    """What engines of a machine cost each other, where it is more than noise."""
+    return share if share > NOISE else 0.0
+
+
+def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float, float]:
+    """(fixed, more for each further prompt, seconds a token, seconds a pair), by relative error.
+
+    None of them negative. Prompts that come together wait for each other at the API server, and
+    seldom for one step: that is neither tokens nor pairs.
+    """
     tokens = [float(p.tokens * p.batch) for p in points]
-    pairs = [p.batch * p.tokens**2 / 2 for p in points]
     seconds = [p.seconds for p in points]
+    columns = {
+        "fixed": [1.0] * len(points), "further": [p.batch - 1.0 for p in points],
+        "token": tokens, "pair": [p.batch * p.tokens**2 / 2 for p in points],
+    }  # fmt: skip
     enough = 3
-    if len(set(tokens)) >= enough:
-        found = least_squares([[1.0] * len(points), tokens, pairs], seconds)
-        return found[0], found[1], found[2]
-    fixed, each = least_squares([[1.0] * len(points), tokens], seconds)
-    return fixed, each, 0.0
+    if len(set(tokens)) < enough:
+        del columns["pair"]
+    if len({p.batch for p in points}) == 1 or len(points) <= len(columns):
+        del columns["further"]
+    found = dict(zip(columns, least_squares(list(columns.values()), seconds), strict=True))
+    return found["fixed"], found.get("further", 0.0), found["token"], found.get("pair", 0.0)
 
 
 def decode_line(points: Sequence[DecodePoint]) -> tuple[_Line, float]:
@@ -242,7 +327,7 @@ class _Line:
 def least_squares(columns: Sequence[Sequence[float]], goal: Sequence[float]) -> list[float]:
     """Coefficients of 0 or more with the least relative error.
 
-    Those that come out negative are left out one by one: there are three at most.
+    Those that come out negative are left out one by one: there are four at most.
     """
     active = list(range(len(columns)))
     while True:

@@ -6,9 +6,11 @@ import pytest
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import MeasurementFailed
-from baton.plan.measure import Grid, gaps_together, measure
+from baton.plan.measure import Grid, measure, wake_line
 
-GRID = Grid(lengths=(64, 256), prefill_batches=(1,), decode_batches=(1, 2), rounds=1, pause_s=0.01)
+GRID = Grid(
+    lengths=(64, 256), prefill_batches=(1,), decode_batches=(1, 2), rounds=1, pauses_s=(0.01,)
+)
 
 
 async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
@@ -26,16 +28,20 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
         found = await measure(
             prefill.url, decode_url=decode.url, secret="s", grid=GRID, say=said.append
         )
-    assert [(p.tokens, p.batch) for p in found.prefill] == [(64, 1), (256, 1), (448, 1)]
+    assert [(p.tokens, p.batch) for p in found.prefill] == [(64, 1), (256, 1), (394, 1)]
     assert {(p.batch, p.context > 200) for p in found.decode} == {
         (1, False), (1, True), (2, False), (2, True),
     }  # fmt: skip
-    assert [p.tokens for p in found.handoff] == [64, 256, 448]
+    assert [p.tokens for p in found.handoff] == [64, 256, 394]
     assert found.versions["vllm"] == "0.29.0"
     assert found.engine.kv_capacity_tokens == 4096 * 16
     assert found.engine.kv_bytes_per_token == pytest.approx(147_456, rel=0.05)
     assert found.differences() == []
-    assert len(said) == 11
+    assert [p.pause_s for p in found.wake] == [0.01]
+    assert found.beside.samples > 0
+    assert [p.tokens for p in found.mixed] == [64, 256, 394]
+    assert found.uneven >= 0
+    assert len(said) == 16
     found.step_costs()
 
 
@@ -48,18 +54,16 @@ async def test_an_engine_that_refuses_or_is_not_there_is_an_error_with_its_place
         await measure(engine.url, grid=GRID)
 
 
-def test_only_gaps_count_in_which_all_streams_ran() -> None:
-    """The first stream was held up by the second one's prompt, and caught up in a burst."""
-    first = [0.0, 1.0, *[5.0] * 4, *(5 + 0.1 * n for n in range(1, 100))]
-    second = [0.0, 5.0, *(5 + 0.1 * n for n in range(1, 100))]
-    assert gaps_together([first, second]) == pytest.approx([0.1, 0.1])
-    assert gaps_together([first[:20], second[:20]]) == []
-    assert gaps_together([[0.0, 1.0], second]) == []
+def test_waking_is_told_apart_into_a_time_and_a_share() -> None:
+    """By two lengths: exact where both are there, and never negative."""
+    assert wake_line([0.01, 0.03], [0.017, 0.041]) == pytest.approx((0.005, 0.2))
+    assert wake_line([0.01, 0.03], [0.015, 0.034]) == pytest.approx((0.0045, 0.0))
+    assert wake_line([0.01, 0.03], [0.009, 0.029]) == (0.0, 0.0)
 
 
 def test_lengths_are_those_that_the_engine_takes() -> None:
     """And nearly the longest of all, where that is much longer."""
-    assert Grid().lengths_for(4096) == [64, 256, 1024, 2048, 4032]
+    assert Grid().lengths_for(4096) == [64, 256, 1024, 2048, 3548]
     assert Grid().lengths_for(40960)[-1] == 32768
-    assert Grid(longest=600).lengths_for(4096) == [64, 256, 536]
-    assert Grid().lengths_for(80) == [16]
+    assert Grid(longest=600).lengths_for(4096) == [64, 256, 471]
+    assert Grid().lengths_for(80) == [14]

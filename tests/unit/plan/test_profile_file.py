@@ -11,9 +11,11 @@ from baton.plan.devices import find_hardware
 from baton.plan.judge import measured_kind
 from baton.plan.model import shape_from_config
 from baton.plan.profile_file import (
+    BesideFound,
     DecodePoint,
     EngineFacts,
     HandoffPoint,
+    MixedPoint,
     PrefillPoint,
     Profile,
     least_squares,
@@ -67,6 +69,25 @@ def test_what_a_request_takes_beside_its_steps_is_told_apart() -> None:
     assert handoff is not None
     assert handoff.fixed_s == pytest.approx(0.02)
     assert handoff.bytes_per_s == pytest.approx(1e10)
+
+
+def test_what_holds_the_engine_is_told_apart_from_what_holds_the_request() -> None:
+    """Answers lose 4 ms beyond tokens and pairs to each prompt: of 12 ms fixed, 2.9 are left."""
+    mixed = tuple(
+        MixedPoint(tokens=n, samples=3, seconds=0.004 + 2e-5 * n + 5e-10 * n * n)
+        for n in (128, 512)
+    )
+    costs = profile(mixed=mixed).step_costs()
+    assert costs.request_s == pytest.approx(0.012 - 0.0051 - 0.004, rel=1e-3)
+    assert costs.base(100, 0) == pytest.approx(0.0051 + 0.004 + 0.002, rel=1e-3)
+    assert costs.base(100, 4) - costs.base(0, 4) == pytest.approx(0.004 + 0.002, rel=1e-3)
+    assert profile().step_costs().base(100, 0) == pytest.approx(0.0051 + 0.002, rel=1e-3)
+
+
+def test_noise_between_two_engines_is_no_cost() -> None:
+    """A twentieth is, a fifth is not."""
+    found = profile(beside=BesideFound(reading=0.05, writing=0.2)).step_costs().beside
+    assert (found.reading, found.writing) == (0.0, 0.2)
 
 
 def test_tokens_are_the_unit_where_bytes_are_not_known() -> None:

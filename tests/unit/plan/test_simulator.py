@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.plan.costs import HandoffCost
+from baton.plan.costs import Beside, HandoffCost, Wake
 from baton.plan.simulator import (
     EngineLimits,
     Failure,
@@ -200,11 +200,77 @@ def test_pools_grow_with_the_load_and_shrink_after_it() -> None:
 
 def test_an_engine_that_had_nothing_to_do_takes_longer_to_begin() -> None:
     """Once: whoever comes while it works waits for no waking."""
-    each = replace(EACH, wake_s=0.5)
+    each = replace(EACH, wake=Wake(((0.5, 0.5, 0.0),)))
     outcome = Fleet([Pool("both", each, (0,))]).play([Request(0, 1000, 3), Request(0.55, 1000, 1)])
     first, second = outcome.served
     assert first.ttft_s == pytest.approx(0.6)
     assert second.ttft_s == pytest.approx(0.05 + 0.1 + 0.011)
+
+
+def test_waking_takes_longer_the_longer_the_pause_was() -> None:
+    """Prompts of 0.1 s with pauses of 0, 1 and 9 s: half of what one of 2 s costs, then all."""
+    each = replace(EACH, wake=Wake(((2.0, 0.2, 0.5),)))
+    trace = [Request(0, 1000, 1), Request(0.349, 1000, 1), Request(1.574, 1000, 1),
+             Request(1.6, 1000, 1)]  # fmt: skip
+    ttft = [s.ttft_s for s in Fleet([Pool("both", each, (0,))]).play(trace).served]
+    assert ttft[0] == pytest.approx(0.1 + 0.2 + 0.05)
+    assert ttft[1] == pytest.approx(0.1 + 0.001, abs=2e-3)
+    assert ttft[2] == pytest.approx(0.1 + (1.574 - 0.449) / 2 * 0.25, abs=2e-3)
+    assert ttft[3] > ttft[2] - 0.026 + 0.1 - 1e-9
+
+
+def test_engines_that_share_a_machine_slow_each_other_while_both_are_busy() -> None:
+    """Prompts of 1 s and 0.5 s at once, each twice as slow beside the other: 1.5 s and 1 s."""
+    each = replace(EACH, beside=Beside(reading=1.0, writing=1.0))
+    trace = [Request(0, 10_000, 1), Request(0, 5000, 1)]
+    limits = EngineLimits(1 << 20)
+
+    def ends(nodes: tuple[int, int]) -> list[float]:
+        return [s.end_s for s in Fleet([Pool("both", each, nodes, limits)]).play(trace).served]
+
+    assert ends((0, 0)) == pytest.approx([1.5, 1.0])
+    assert ends((0, 1)) == pytest.approx([1.0, 0.5])
+
+
+def test_decode_goes_on_at_full_speed_when_the_prompt_beside_it_is_read() -> None:
+    """100 steps of 11 ms at 2/3 of the speed for as long as a prompt is read next door."""
+    each = replace(EACH, beside=Beside(writing=0.5))
+    pools = [
+        Pool(role, each, (0,), EngineLimits(1 << 20), link=HandoffCost(0.0, math.inf))
+        for role in ("prefill", "decode")
+    ]
+    first, _ = Fleet(pools).play([Request(0, 1000, 101), Request(0.2, 3000, 1)]).served
+    alone = 0.1 + 101 * 0.011
+    assert first.end_s == pytest.approx(alone + 0.1)
+    assert first.ttft_s == pytest.approx(0.111)
+
+
+def test_kv_into_a_busy_engine_waits_for_its_steps_or_for_their_end() -> None:
+    """An answer of 50 steps of 11 ms from 0.1 s on; the second prompt's KV is there at 0.2 s."""
+
+    def second(busy_s: float) -> float:
+        link = HandoffCost(0.0, math.inf, busy_s=busy_s)
+        pools = [Pool(role, EACH, (0,), link=link) for role in ("prefill", "decode")]
+        trace = [Request(0, 1000, 50), Request(0.1, 1000, 2)]
+        return Fleet(pools).play(trace).served[1].handoff_s
+
+    assert second(0.0) == 0.0
+    assert second(0.25) == pytest.approx(0.25)
+    assert second(9.0) == pytest.approx(0.1 + 50 * 0.011 - 0.2)
+
+
+def test_an_uneven_machine_spreads_times_around_the_same_middle() -> None:
+    """The same each time, and none where it is even."""
+    trace = [Request(n, 100, 21) for n in range(400)]
+
+    def tpot(uneven: float) -> list[float]:
+        pool = Pool("both", replace(EACH, uneven=uneven), (0,))
+        return sorted(s.tpot_s or 0.0 for s in Fleet([pool]).play(trace).served)
+
+    assert tpot(0.0)[0] == pytest.approx(tpot(0.0)[-1])
+    assert tpot(0.1) == tpot(0.1)
+    assert tpot(0.1)[200] == pytest.approx(0.011, rel=0.02)
+    assert tpot(0.1)[360] == pytest.approx(0.011 * math.exp(0.128), rel=0.03)
 
 
 def test_admission_holds_requests_at_the_gateway() -> None:

@@ -12,110 +12,18 @@ Left out: blocks (KV is counted by token), prefix caches, and scheduling beside 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import math
+from typing import TYPE_CHECKING
+
+from baton.plan.simulator.holdings import Holdings
 
 if TYPE_CHECKING:
-    from baton.plan.costs import StepCosts
     from baton.plan.simulator.job import Job
-    from baton.plan.simulator.wires import Wire
+    from baton.plan.simulator.wires import Transfer
 
 
-@dataclass(frozen=True)
-class EngineLimits:
-    """`max_num_batched_tokens` and `max_num_seqs`."""
-
-    token_budget: int = 8192
-    max_seqs: int = 256
-
-
-class Owner(Protocol):
-    """Who an engine reports to: the fleet."""
-
-    def at(self, when: float, engine: Engine, version: int) -> None:
-        """Wake the engine then, unless its version has moved on."""
-
-    def prefilled(self, engine: Engine, job: Job, now: float) -> None:
-        """A prompt was read by an engine that hands over; its KV is still held."""
-
-    def finished(self, engine: Engine, job: Job, now: float) -> None:
-        """An answer is whole."""
-
-    def has_room(self, engine: Engine, now: float) -> None:
-        """KV or places were freed."""
-
-
-class Engine:
+class Engine(Holdings):
     """One engine replica."""
-
-    def __init__(
-        self,
-        name: str,
-        costs: StepCosts,
-        limits: EngineLimits,
-        owner: Owner,
-        *,
-        hands_over: bool,
-        node: int,
-        nic: Wire,
-        link: Wire,
-    ) -> None:
-        self.name, self.costs, self.limits = name, costs, limits
-        self.hands_over, self.node, self.nic, self.link = hands_over, node, nic, link
-        self._owner = owner
-        self._per_token = costs.kv.per_token
-        self.up = True
-        self.draining = False
-        self.started_s = 0.0
-        self.open = 0
-        """Requests that are placed here, KV that is held for others left out."""
-        self.queued_tokens = 0
-        self.busy_s = 0.0
-        self.preemptions = 0
-        self.waiting: deque[Job] = deque()
-        self.reading: deque[Job] = deque()
-        self.arrived: deque[Job] = deque()
-        self.pending: deque[Job] = deque()
-        """Decode: prompts that were read elsewhere and for which there is no room yet."""
-        self.incoming: dict[Job, None] = {}
-        self.held: dict[Job, None] = {}
-        self.running: dict[Job, None] = {}
-        self._ends: list[tuple[int, int, Job, int]] = []
-        self._other = 0.0  # bytes of what is read, reserved and held
-        self._context_tokens = 0
-        self._context_fixed = 0.0
-        self._step = 0
-        self._busy = False
-        self._version = 0
-        self._since = 0.0
-        self._leap = False
-        self._steps = 0
-        self._chunks: list[tuple[Job, int]] = []
-
-    # --- memory
-
-    @property
-    def kv_used(self) -> float:
-        """Bytes that are taken."""
-        return self._other + self._context
-
-    @property
-    def _context(self) -> float:
-        return self._per_token * self._context_tokens + self._context_fixed
-
-    def _bytes(self, job: Job) -> float:
-        return self._per_token * (job.prompt + job.made) + job.fixed_bytes
-
-    def fits_now(self, job: Job) -> bool:
-        """Whether the prompt's KV has room, and a step of everybody's growth beside it."""
-        growth = self._per_token * (len(self.running) + len(self.reading) + 1)
-        return self.kv_used + self._bytes(job) + growth <= self.costs.kv_capacity_bytes
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that have a place: running, being read, and on their way here."""
-        return len(self.running) + len(self.reading) + len(self.arrived) + len(self.incoming)
 
     # --- what comes in
 
@@ -125,7 +33,7 @@ class Engine:
         self.open += 1
         self.queued_tokens += job.to_read
         self.waiting.append(job)
-        self._poke(now)
+        self._poke(now, self.costs.request_s)
 
     def take(self, job: Job) -> bool:
         """A prompt that was read elsewhere: whether its KV can come now, or it has to wait."""
@@ -146,11 +54,17 @@ class Engine:
         self.incoming[job] = None
         self._other += self._bytes(job)
 
-    def receive(self, job: Job, now: float) -> None:
-        """The KV that was expected is here."""
+    def receive(self, job: Job, now: float, usual_s: float = 0.0) -> None:
+        """The KV that was expected is here; its way took `usual_s` beside its bytes."""
         del self.incoming[job]
         self.arrived.append(job)
-        self._poke(now)
+        self._poke(now, usual_s)
+
+    def keep_waiting(self, transfer: Transfer) -> bool:
+        """Whether KV that has arrived has to wait for steps that go on."""
+        if self._busy:
+            self.unseen[transfer] = None
+        return self._busy
 
     def let_go(self, job: Job, now: float) -> None:
         """KV that was held for a handoff is no longer needed."""
@@ -160,23 +74,31 @@ class Engine:
             job.held_by = None
             self._poke(now)
 
-    def _poke(self, now: float) -> None:
+    def _poke(self, now: float, usual_s: float = 0.0) -> None:
+        """`usual_s`: what came before, and would have been slower on an engine that sleeps."""
         if not self.up:
             return
         if not self._busy:
-            self._plan(now, self.costs.wake_s)
+            self._plan(now, pause_s=now - self._idle_since, usual_s=usual_s)
         elif self._leap and self._steps > 1:
             self._cut(now)
+
+    def repace(self, now: float) -> None:
+        """Another engine of the machine has begun or ended."""
+        if self._machine is not None and self._busy:
+            self._version += 1
+            pace = self._machine.pace(self, reading=bool(self._chunks)) * self._luck
+            self._owner.at(self._progress.repace(now, pace), self, self._version)
 
     def _cut(self, now: float) -> None:
         """End the leap with the step that is under way."""
         batch = len(self.running)
-        steps = self.costs.steps_within(now - self._since, batch, self._context)
+        steps = self.costs.steps_within(self._progress.worked_s(now), batch, self._context)
         if steps < self._steps:
             self._steps = steps
             self._version += 1
-            ends = self._since + self.costs.decode_s(steps, batch, self._context)
-            self._owner.at(max(ends, now), self, self._version)
+            self._progress.work_s = self.costs.decode_s(steps, batch, self._context)
+            self._owner.at(self._progress.ends_s(now), self, self._version)
 
     # --- a segment
 
@@ -188,6 +110,9 @@ class Engine:
         batch = len(self.running)
         self._step += self._steps
         self._context_tokens += self._steps * batch
+        for job in self._fresh:
+            job.first_s = now
+        self._fresh = []
         over = self._finish(now)
         over = self._end_chunks(now) or over
         self._busy = False
@@ -197,6 +122,13 @@ class Engine:
             self._owner.has_room(self, now)
             self._busy = False
         self._plan(now)
+        if not self._busy:
+            for transfer in list(self.unseen):
+                self._owner.seen(transfer)
+        if not self._busy:
+            self._idle_since = now
+            if self._machine is not None:
+                self._machine.turn(self, now, busy=False)
 
     def _finish(self, now: float) -> bool:
         ends, over = self._ends, False
@@ -251,14 +183,7 @@ class Engine:
         self._run(job)
         return False
 
-    def _run(self, job: Job) -> None:
-        self.running[job] = None
-        job.joined_at = self._step - job.made
-        self._context_tokens += job.prompt + job.made
-        self._context_fixed += job.fixed_bytes
-        heapq.heappush(self._ends, (job.joined_at + job.output, job.ident, job, job.epoch))
-
-    def _plan(self, now: float, wake_s: float = 0.0) -> None:
+    def _plan(self, now: float, pause_s: float = 0.0, usual_s: float = 0.0) -> None:
         fresh = []
         while self.arrived:
             job = self.arrived.popleft()
@@ -271,7 +196,6 @@ class Engine:
         batch, context = len(self.running), self._context
         if not self._chunks and not batch:
             return
-        now += wake_s
         self._busy, self._since = True, now
         self._version += 1
         if self._chunks:
@@ -279,16 +203,28 @@ class Engine:
             for job, take in self._chunks:
                 tokens += take
                 pairs += take * (job.read + take / 2)
-            first = self.costs.step_s(tokens, pairs, batch, context)
-            self._leap, self._steps, ends = False, 1, now + first
+            first = work = self.costs.step_s(tokens, pairs, batch, context)
+            self._leap, self._steps = False, 1
         else:
-            self._leap, self._steps = True, self._leap_steps(batch)
-            ends = now + self.costs.decode_s(self._steps, batch, context)
+            # How long a first step takes on a machine that is shared is known when it is over.
+            alone = self._machine is None or not fresh
+            self._leap, self._steps = True, self._leap_steps(batch) if alone else 1
+            work = self.costs.decode_s(self._steps, batch, context)
             first = self.costs.decode_s(1, batch, context)
-        for job in fresh:
-            if job in self.running:
-                job.first_s = now + first
-        self._owner.at(ends, self, self._version)
+        lead = self.costs.wake.extra_s(pause_s, usual_s + first)
+        self._begin(now, work, lead, first, [job for job in fresh if job in self.running])
+
+    def _begin(self, now: float, work: float, lead: float, first: float, fresh: list[Job]) -> None:
+        machine, uneven = self._machine, self.costs.uneven
+        pace = self._luck = math.exp(-uneven * self._chance.gauss(0, 1)) if uneven else 1.0
+        if machine is None:
+            for job in fresh:
+                job.first_s = now + (lead + first) / pace
+        else:
+            self._fresh = fresh
+            machine.turn(self, now, busy=True)
+            pace *= machine.pace(self, reading=bool(self._chunks))
+        self._owner.at(self._progress.begin(now, work, lead, pace), self, self._version)
 
     def _leap_steps(self, batch: int) -> int:
         ends = self._ends
@@ -363,7 +299,8 @@ class Engine:
         """Everything is gone. Who was here, with the tokens that their callers have."""
         lost: list[Job] = []
         if self._busy and self._leap:
-            done = self.costs.steps_within(now - self._since, len(self.running), self._context) - 1
+            worked = self._progress.worked_s(now)
+            done = self.costs.steps_within(worked, len(self.running), self._context) - 1
             self._step += max(done, 0)
         for job in self.running:
             job.made = min(self._step - job.joined_at, job.output - 1)
@@ -378,7 +315,9 @@ class Engine:
             job.epoch += 1
             job.placed = job.held_by = None
             job.to_read, job.read = job.tokens, 0
-        self._ends, self._chunks = [], []
+        self._ends, self._chunks, self._fresh = [], [], []
+        if self._machine is not None:
+            self._machine.turn(self, now, busy=False)
         self._other = self._context_fixed = 0.0
         self._context_tokens = self.open = self.queued_tokens = 0
         self._busy = self.up = False

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from baton.plan.costs import HandoffCost
-from baton.plan.simulator.engine import Engine, EngineLimits
+from baton.plan.simulator.engine import Engine
 from baton.plan.simulator.job import Job
+from baton.plan.simulator.machine import Machine
 from baton.plan.simulator.outcome import Outcome
+from baton.plan.simulator.owner import EngineLimits
 from baton.plan.simulator.scaling import Scaling, wanted
 from baton.plan.simulator.wires import Transfer, Wire, Wires
 
@@ -82,7 +84,7 @@ class FleetSettings:
     tpot_s: float = float("inf")
 
 
-_ARRIVE, _ENGINE, _TRANSFER, _BEGIN, _FAIL, _BACK, _SCALE = range(7)
+_ARRIVE, _ENGINE, _TRANSFER, _BEGIN, _FAIL, _BACK, _SCALE, _SEEN = range(8)
 
 
 @dataclass
@@ -107,6 +109,7 @@ class Fleet:
         self._pools = {pool.role: pool for pool in pools}
         self._engines: dict[Role, list[Engine]] = {}
         wires: dict[int, Wire] = {}
+        self._machines: dict[int, Machine] = {}
         for pool in pools:
             self._engines[pool.role] = []
             for index, node in enumerate(pool.nodes):
@@ -130,6 +133,7 @@ class Fleet:
             node=node,
             nic=nic,
             link=Wire(pool.link.bytes_per_s),
+            machine=self._machines.setdefault(node, Machine()) if pool.costs.beside else None,
         )
 
     # --- the calendar
@@ -192,7 +196,9 @@ class Fleet:
 
     def _other_event(self, kind: int, what: object, version: int) -> None:
         if isinstance(what, Transfer):
-            if kind == _BEGIN:
+            if kind == _SEEN:
+                self.seen(what)
+            elif kind == _BEGIN:
                 if what.version == version:
                     self._wires.begin(what, self._state.now)
             elif what.version == version:
@@ -272,17 +278,28 @@ class Fleet:
         cost = self._pools["prefill"].link if near else self._pools["prefill"].network
         wires = (source.link, goal.link) if near else (source.nic, goal.nic)
         size = source.costs.kv.of(job.tokens)
-        transfer = Transfer(job, source, goal, wires, size)
+        transfer = Transfer(job, source, goal, wires, size, fixed_s=cost.fixed_s,
+                            waits_s=cost.waits_s(size))  # fmt: skip
         self._moving[job] = transfer
         self._push(self._state.now + cost.fixed_s, _BEGIN, transfer)
 
     def _moved(self, transfer: Transfer) -> None:
+        self._wires.end(transfer, self._state.now)
+        if transfer.waits_s and transfer.goal.keep_waiting(transfer):
+            self._push(self._state.now + transfer.waits_s, _SEEN, transfer)
+        else:
+            self.seen(transfer)
+
+    def seen(self, transfer: Transfer) -> None:
+        """KV has arrived, and its decode engine knows it."""
         now, job = self._state.now, transfer.job
-        self._wires.end(transfer, now)
+        if self._moving.get(job) is not transfer:
+            return  # it was seen already, or an engine died
+        transfer.goal.unseen.pop(transfer, None)
         del self._moving[job]
         job.transferred_s = now
         transfer.source.let_go(job, now)
-        transfer.goal.receive(job, now)
+        transfer.goal.receive(job, now, transfer.fixed_s)
 
     def finished(self, engine: Engine, job: Job, now: float) -> None:  # noqa: ARG002
         """An answer is whole; its place at the gateway is free."""
@@ -316,6 +333,7 @@ class Fleet:
             if engine in (transfer.source, transfer.goal):
                 self._wires.end(transfer, now)
                 del self._moving[job]
+                transfer.goal.unseen.pop(transfer, None)
                 other = transfer.goal if transfer.source is engine else transfer.source
                 self._forget(other, job)
         for job in lost:
