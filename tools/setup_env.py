@@ -373,12 +373,21 @@ def bring_up_to_date(wanted: tuple[str, str], lock: int) -> None:
     say(f"{work.elapsed()}  .venv is ready")
 
 
+def outer_python() -> str | None:
+    """Whom to go on with where this one lies in `.venv` (is it activated?); None: it may stay."""
+    if sys.prefix == sys.base_prefix or Path(sys.prefix).resolve() != VENV.resolve():
+        return None
+    return f"{sys.base_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
 def main() -> int:
     """Exit status: 0 ready, 3 the machine is unfit or a step failed, 130 interrupted."""
     try:
         wanted = fingerprint()
         if stamped() == wanted:
             return 0
+        if python := outer_python():
+            os.execv(python, [python, *sys.argv])  # noqa: S606
         if sys.version_info[:2] != (3, 11):
             check_machine()  # raises; there is no lock to wait for
         with locked() as lock:

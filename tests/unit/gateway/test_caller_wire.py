@@ -168,9 +168,9 @@ async def test_what_went_over_the_wire_counts_as_sent_when_the_engine_dies(piece
 
 async def test_a_silence_after_pieces_still_gives_the_caller_a_sign(pieces):
     """Pieces that no task sees are heard all the same, and so is their end."""
-    settings = BatonBlock(recovery=Recovery(keep_alive_s=0.05, stream_idle_timeout_s=1))
+    settings = BatonBlock(recovery=Recovery(keep_alive_s=0.05, stream_idle_timeout_s=20))
     async with stack(settings=settings) as s:
-        s.decode[0].tokens, s.decode[0].token_delay_s = 4, 0.12
+        s.decode[0].tokens, s.decode[0].token_delay_s = 4, 0.3
         raw, _ = await s.stream()
         assert raw.count(b": keep-alive") >= 2
         assert raw.replace(b": keep-alive\n\n", b"").count(b'"text"') == 4

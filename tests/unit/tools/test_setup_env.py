@@ -241,3 +241,27 @@ def test_no_package_is_pinned_twice() -> None:
         if line and line[0].isalpha()
     ]
     assert len(names) == len(set(names))
+
+
+def test_an_interpreter_of_the_environment_hands_over_to_the_one_it_was_made_with(
+    setup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would remove itself; any other may stay."""
+    monkeypatch.setattr(setup.sys, "prefix", str(setup.VENV))
+    monkeypatch.setattr(setup.sys, "base_prefix", "/usr")
+    assert setup.outer_python() == "/usr/bin/python3.11"
+    asked: list[list[str]] = []
+
+    def execv(path: str, arguments: list[str]) -> None:
+        asked.append([path, *arguments])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(setup.os, "execv", execv)
+    monkeypatch.setattr(setup.sys, "argv", ["tools/setup_env.py"])
+    with pytest.raises(SystemExit):
+        setup.main()
+    assert asked == [["/usr/bin/python3.11", "/usr/bin/python3.11", "tools/setup_env.py"]]
+    monkeypatch.setattr(setup.sys, "prefix", "/somewhere/else")
+    assert setup.outer_python() is None
+    monkeypatch.setattr(setup.sys, "prefix", "/usr")
+    assert setup.outer_python() is None
