@@ -152,6 +152,10 @@ def throttled(on: Node, link: Node, url: str) -> dict[str, Any]:
     if load.wait(200.0):
         raise RuntimeError("the load failed")
     watch(LOOK_S)
+    (ROOT / "build" / "routes_real_rows.json").write_text(
+        json.dumps({"began": began, "slow_at": slow_at, "well_at": well_at, "rows": list(rows.values())}),
+        encoding="utf-8",
+    )
     # Those with long prompts; the others are handed over, or not, for their own reasons.
     long = [row for row in rows.values() if (row["way"] or {}).get("prompt_tokens", 0) > LONG]
     seen = [
