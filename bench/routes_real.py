@@ -152,14 +152,10 @@ def throttled(on: Node, link: Node, url: str) -> dict[str, Any]:
     if load.wait(200.0):
         raise RuntimeError("the load failed")
     watch(LOOK_S)
-    (ROOT / "build" / "routes_real_rows.json").write_text(
-        json.dumps({"began": began, "slow_at": slow_at, "well_at": well_at, "rows": list(rows.values())}),
-        encoding="utf-8",
-    )
     # Those with long prompts; the others are handed over, or not, for their own reasons.
     long = [row for row in rows.values() if (row["way"] or {}).get("prompt_tokens", 0) > LONG]
     seen = [
-        (row["received_at"], row["route"], row["way"]["reason"], row["ttft_s"], row["way"])
+        (row["received_at"], row["route"], row["way"]["reason"], row["ttft_s"], row)
         for row in sorted(long, key=itemgetter("received_at"))
         if row["received_at"] >= began
     ]
@@ -191,12 +187,18 @@ def summary(part: list[tuple[Any, ...]]) -> dict[str, Any]:
     for _, route, reason, *_ in part:
         reasons[f"{route}: {reason}"] = reasons.get(f"{route}: {reason}", 0) + 1
     ttfts = [one[3] for one in part if one[3] is not None]
+    handed = [one[4]["stages"] for one in part if one[1] == "pd"]
     return {
         "requests": len(part),
         "share_pd": round(sum(one[1] == "pd" for one in part) / max(1, len(part)), 3),
         "ttft_s_p50": round(median(ttfts), 4) if ttfts else None,
         "reasons": reasons,
-        "last_choice": part[-1][4] if part else None,
+        "handed_over": {
+            stage: spread([stages[stage] for stages in handed if stage in stages])
+            for stage in ("prefill_s", "handoff_s")
+            if any(stage in stages for stages in handed)
+        },
+        "last_choice": part[-1][4]["way"] if part else None,
     }
 
 
