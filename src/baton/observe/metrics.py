@@ -81,6 +81,8 @@ class GatewayMetrics:
         self.keys_stale = s.KEYS_STALE.gauge(registry)
         self.spans = s.SPANS.counter(registry)
         self.engines = s.ENGINES.gauge(registry)
+        self.generations = s.GENERATIONS.gauge(registry)
+        self.unpaired = s.UNPAIRED.gauge(registry)
         self.circuits = s.CIRCUITS.gauge(registry)
         self.directory_age = s.DIRECTORY_AGE.gauge(registry)
         self.directory_failures = s.DIRECTORY_FAILURES.counter(registry)

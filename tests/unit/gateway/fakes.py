@@ -62,6 +62,8 @@ class Seen:
 class FakeEngine:
     name: str
     model: str = "m"
+    version: str = "0.29.0"
+    """vLLM's; KV of another version makes its decode leg fail, as a handshake that does not hold."""
     tokens: int = 5
     token_delay_s: float = 0.0
     secret: str | None = None
@@ -70,6 +72,8 @@ class FakeEngine:
     peers: dict[str, FakeEngine] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     seen: list[Seen] = field(default_factory=list)
+    met: list[tuple[str, str]] = field(default_factory=list)
+    """Versions of prefill and decode in each handoff that reached it."""
     cancelled: int = 0
     running: int = 0
     released: int = 0
@@ -112,6 +116,8 @@ class FakeEngine:
         if request.path == "/health":
             await asyncio.sleep(self.probe_delay_s)
             return web.Response(status=200 if self.healthy else 503)
+        if request.path == "/version":
+            return web.json_response({"version": self.version})
         if request.path == "/v1/models":
             return web.json_response({"data": [{"id": self.model, "max_model_len": 1000}]})
         raw = await request.read()
@@ -166,6 +172,10 @@ class FakeEngine:
             )
         if params and params.get("do_remote_decode"):
             return self._prefill(request, behave)
+        if params and (peer := self.peers.get(params["remote_engine_id"])) is not None:
+            self.met.append((peer.version, self.version))
+            if peer.version != self.version:
+                return _error(500, "NIXL compatibility hash mismatch.")
         if body.get("stream"):
             return await self._stream(request, params, behave)
         if params:
