@@ -19,6 +19,7 @@ import argparse
 import ast
 import contextlib
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,8 @@ BASE = "localhost/baton-base:bookworm"
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 HOST_PIP = "/run/host-pip"
+OPEN_FILES = 65_536
+"""buildah's own limit is 1,024: Ray's HAProxy then ends at its start (`baton explain IMG-112`)."""
 NEEDS_DISK_BYTES = 10 * 1024**3
 # Settings of pip that say where packages come from; values may name folders and files of this host.
 _PIP_KEYS = (
@@ -86,10 +89,10 @@ def local(value: str) -> Path | None:
 
 
 def inside(settings: dict[str, list[str]]) -> tuple[str, dict[Path, str]]:
-    """pip's settings as a file for the build, and what is to be mounted where for it.
+    """Pip's settings as a file for the build, and what is to be mounted where for it.
 
-    A folder of links to files beside it (`simple/NAME/index.html` naming `../../files/…`) is mounted
-    with the folder above.
+    A folder of links to files beside it (`simple/NAME/index.html` naming `../../files/…`) is
+    mounted with the folder above.
     """
     mounts: dict[Path, str] = {}
     lines = ["[global]"]
@@ -141,7 +144,9 @@ def run(command: Sequence[str]) -> None:
     """
     done = subprocess.run(command, stdout=sys.stderr, check=False)
     if done.returncode != 0:
-        refuse(f"`{' '.join(command[:9])} …` ended with {done.returncode}", "its own words are above")
+        refuse(
+            f"`{' '.join(command[:9])} …` ended with {done.returncode}", "its own words are above"
+        )
 
 
 def has(image: str) -> bool:
@@ -184,7 +189,7 @@ def build(base: str | None) -> None:
     with host_pip() as arguments:
         run(
             buildah(
-                "build", "--isolation=chroot", "--layers", "--tag", IMAGE,
+                "build", "--isolation=chroot", "--layers", "--force-rm", "--tag", IMAGE,
                 f"--build-arg=BASE={base or BASE}", *arguments,
                 "--file", str(ROOT / "deploy/image/Containerfile.cpu"), str(ROOT),
             )
@@ -195,9 +200,10 @@ def build(base: str | None) -> None:
 @contextlib.contextmanager
 def container() -> Iterator[str]:
     """A container of the image, removed again in the end."""
-    made = subprocess.run(
-        buildah("from", "--pull-never", IMAGE), capture_output=True, text=True, check=False
-    )
+    # Nobody may be given more than this process has.
+    files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    command = buildah("from", "--pull-never", f"--ulimit=nofile={files}:{files}", IMAGE)
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         refuse(f"there is no {IMAGE}: {made.stderr.strip()}", "make image-cpu")
     name = made.stdout.strip()
@@ -211,7 +217,7 @@ def run_line(name: str, command: Sequence[str], volumes: Sequence[str] = ()) -> 
     """The command line that runs one command in a container, under tini as its entry point does."""
     return buildah(
         "run", "--isolation=chroot", *[f"--volume={volume}" for volume in volumes], name,
-        "--", "/usr/bin/tini", "--", *command,
+        "--", "/usr/bin/tini", "-s", "--", *command,
     )  # fmt: skip
 
 

@@ -69,6 +69,7 @@ class GatewayMetrics:
         self._prompt_tokens = tokens.labels("prompt")
         self._completion_tokens = tokens.labels("completion")
         self.handoffs = HandoffMetrics(registry)
+        self.generations, self.unpaired = s.GENERATIONS.gauge(registry), s.UNPAIRED.gauge(registry)
 
         s.BUILD.gauge(registry).labels(__version__).set(1)
         self.inflight = s.INFLIGHT.gauge(registry)
@@ -81,8 +82,6 @@ class GatewayMetrics:
         self.keys_stale = s.KEYS_STALE.gauge(registry)
         self.spans = s.SPANS.counter(registry)
         self.engines = s.ENGINES.gauge(registry)
-        self.generations = s.GENERATIONS.gauge(registry)
-        self.unpaired = s.UNPAIRED.gauge(registry)
         self.circuits = s.CIRCUITS.gauge(registry)
         self.directory_age = s.DIRECTORY_AGE.gauge(registry)
         self.directory_failures = s.DIRECTORY_FAILURES.counter(registry)

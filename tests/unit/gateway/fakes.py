@@ -63,7 +63,7 @@ class FakeEngine:
     name: str
     model: str = "m"
     version: str = "0.29.0"
-    """vLLM's; KV of another version makes its decode leg fail, as a handshake that does not hold."""
+    """vLLM's; KV of another version fails its decode leg, as a handshake that is refused."""
     tokens: int = 5
     token_delay_s: float = 0.0
     secret: str | None = None
@@ -165,22 +165,26 @@ class FakeEngine:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        if behave.status != 200:
+        if behave.status != 200 or self._cannot_read(params):
             return web.json_response(
                 behave.body or {"error": {"message": "no", "type": "t", "param": None, "code": 1}},
-                status=behave.status,
+                status=behave.status if behave.status != 200 else 500,
             )
         if params and params.get("do_remote_decode"):
             return self._prefill(request, behave)
-        if params and (peer := self.peers.get(params["remote_engine_id"])) is not None:
-            self.met.append((peer.version, self.version))
-            if peer.version != self.version:
-                return _error(500, "NIXL compatibility hash mismatch.")
         if body.get("stream"):
             return await self._stream(request, params, behave)
         if params:
             self._free(params)
         return web.json_response({"engine": self.name, "path": request.path, "text": self.text()})
+
+    def _cannot_read(self, params: dict[str, Any] | None) -> bool:
+        """Notes the handshake with prefill, and whether it is refused."""
+        peer = self.peers.get((params or {}).get("remote_engine_id") or "")
+        if peer is None:
+            return False
+        self.met.append((peer.version, self.version))
+        return peer.version != self.version
 
     def text(self) -> str:
         return "".join(f"t{n} " for n in range(self.tokens))

@@ -192,7 +192,7 @@ ALERTS: tuple[Alert, ...] = (
         f"max({s.GENERATIONS.name}) > 1",
         1800,
         "Engines of different versions have been side by side for half an hour.",
-        "Sets of vLLM, Baton, NIXL and vLLM's KV compatibility hash; a rollout has two for a while.",
+        "Two sets of vLLM, Baton, NIXL and KV compatibility hash; a rollout has two for a while.",
         "KV is handed over only within one set. An engine without a partner in its own is idle"
         " (prefill) or prefills for itself (decode).",
         "Finish the rollout or take it back; `generations` in GET /baton/engines says who is what.",
