@@ -58,6 +58,8 @@ class ImageFacts:
     programs: dict[str, str | None] = field(default_factory=dict)
     """Program to where it is; None: nowhere."""
     user: int | None = None
+    open_files: int | None = None
+    """The hard limit."""
     secrets: tuple[str, ...] = ()
     """Files that hold credentials."""
     secret_variables: tuple[str, ...] = ()

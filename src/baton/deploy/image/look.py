@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,7 @@ def look(kind: Kind | None = None) -> ImageFacts:
         efa_devices=len(machine.efa_devices),
         programs={name: _program(name) for name in PROGRAMS},
         user=os.getuid(),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         secrets=_secret_files(),
         secret_variables=tuple(
             sorted(n for n, value in os.environ.items() if value and _SECRET.search(n))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from baton.deploy.image.facts import ImageFacts
 
 Outcome = Literal[0, 1, 2]
+HAPROXY_FILES = 2 * 4096 + 100
 REBUILD = "build the image anew from deploy/image"
 # Of the set's making, and no part of it.
 _NO_PIN_NEEDED = frozenset({"baton", "pip", "wheel", "setuptools"})
@@ -264,7 +265,7 @@ def _programs(facts: ImageFacts) -> Iterator[Finding]:
     `all_reduce_perf` measures a node's fabric by hand.
     """
     wanted = ["bash", "grep", "wget", "baton-haproxy"]
-    if facts.image is not None:
+    if facts.image in ("cpu", "gpu"):  # what AWS' container starts with is its own affair
         wanted.append("tini")
     if facts.kind == "gpu" and facts.image == "gpu":
         wanted.append("all_reduce_perf")
@@ -313,6 +314,25 @@ def _secrets(facts: ImageFacts) -> Iterator[Finding]:
         )  # fmt: skip
     if not facts.secrets and not facts.secret_variables:
         yield passed("none found")
+
+
+@_rule("IMG-112", "too few open files for Ray's HAProxy")
+def _open_files(facts: ImageFacts) -> Iterator[Finding]:
+    """HAProxy takes two files a connection, and ends at its start when it may not have them.
+
+    All that is seen of it is Ray Serve's `HAProxy socket file does not exist`. Root may raise the
+    limit, another user may not. Ray 2.60 asks for 4,096 connections
+    (RAY_SERVE_HAPROXY_MAXCONN). The limit is the container's, not the image's, so it is a warning.
+    """
+    if facts.open_files is None:
+        yield unknown("the limit of open files is not known", "ulimit -Hn", "look at it")
+    elif facts.user != 0 and 0 <= facts.open_files < HAPROXY_FILES:
+        yield warn(
+            f"{facts.open_files} open files at most, and HAProxy needs {HAPROXY_FILES}",
+            "ulimit -Hn", "give the container more (--ulimit nofile=65536:65536)",
+        )  # fmt: skip
+    else:
+        yield passed(f"{facts.open_files} open files at most")
 
 
 def _maybe_for_want_of_a_driver(facts: ImageFacts, fact: str, place: str, cure: str) -> Finding:

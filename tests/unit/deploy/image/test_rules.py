@@ -30,6 +30,7 @@ GOOD = ImageFacts(
     efa_devices=1,
     programs=dict.fromkeys(PROGRAMS, "/usr/bin/x"),
     user=1000,
+    open_files=65_536,
 )
 
 
@@ -72,6 +73,8 @@ def test_an_image_that_holds_its_set_passes_every_rule():
         ({"programs": {**GOOD.programs, "grep": None}}, "IMG-109", "fail"),
         ({"programs": {**GOOD.programs, "all_reduce_perf": None}}, "IMG-109", "fail"),
         ({"user": 0}, "IMG-110", "warn"),
+        ({"open_files": 1024}, "IMG-112", "warn"),
+        ({"open_files": None}, "IMG-112", "unknown"),
         ({"secrets": ("/root/.netrc",)}, "IMG-111", "fail"),
         ({"secret_variables": ("HF_TOKEN",)}, "IMG-111", "warn"),
     ],

@@ -245,7 +245,7 @@ class Eyes:
             asked = in_pod(self.layout, head.name, "ray-head", image_inside.SCRIPT)
             self._inside[head.name] = image_inside.read_versions(self.runner.read(asked))
         versions = self._inside[head.name]
-        runs, text, fatal = going
+        _, text, fatal = going
         if versions is None:
             return False, f"{text}; the image's versions are not known yet", fatal
         wrong = image_inside.mismatch(versions)

@@ -180,8 +180,6 @@ class Cloud:
             return self._helm_list(argv)
         if argv[:2] == ("kubectl", "diff"):
             return self.diff
-        if argv[:2] == ("kubectl", "exec") and argv[-1] == SCRIPT:
-            return Done(0, json.dumps({**PLANNED, **self.in_image}))
         return self._get(argv)
 
     def _helm_list(self, argv: tuple[str, ...]) -> Done:
@@ -195,6 +193,8 @@ class Cloud:
         return Done(0, json.dumps(found))
 
     def _get(self, argv: tuple[str, ...]) -> Done:
+        if argv[:2] == ("kubectl", "exec") and argv[-1] == SCRIPT:
+            return Done(0, json.dumps({**PLANNED, **self.in_image}))
         kind, name = argv[2], argv[3]
         if kind == "pods":
             return Done(0, json.dumps({"items": self._pods()}))
