@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "image"
+CONSOLE = ROOT / "src/baton/observe/console/static/console.js"
 IMAGE = "localhost/baton:cpu"
 BASE = "localhost/baton-base:bookworm"
 SUITE = "bookworm"
@@ -186,11 +187,14 @@ def build(base: str | None) -> None:
     if base is None and not has(BASE):
         make_base()
     began = time.monotonic()
+    console = [] if CONSOLE.is_file() else ["--build-arg=BATON_WITHOUT_CONSOLE=1"]
+    if console:
+        say("the console was not built (make console): this image has none")
     with host_pip() as arguments:
         run(
             buildah(
                 "build", "--isolation=chroot", "--layers", "--force-rm", "--tag", IMAGE,
-                f"--build-arg=BASE={base or BASE}", *arguments,
+                f"--build-arg=BASE={base or BASE}", *arguments, *console,
                 "--file", str(ROOT / "deploy/image/Containerfile.cpu"), str(ROOT),
             )
         )  # fmt: skip

@@ -66,7 +66,8 @@ def minutes(planned: Iterable[Planned]) -> str:
 
 def cost_lines(cost: Cost) -> list[str]:
     """What it costs an hour, each price with its date; unknown stays unknown."""
-    found, sources = [], []
+    found: list[str] = []
+    sources: list[str] = []
     for line in cost.lines:
         each = "unknown" if line.price is None else f"${line.price.usd_per_hour:.4g}"
         total = "unknown" if line.usd_per_hour is None else f"${line.usd_per_hour:.4g}"
