@@ -120,5 +120,6 @@ def test_one_real_handoff_inside(image: str, tmp_path: Path, real_engines_wanted
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     result = json.loads((shared / "demo.json").read_text())
-    _note(demo=result)
-    assert all(check["held"] for check in result["checks"])
+    _note(demo={name: value for name, value in result.items() if name != "endpoint"})
+    assert result["same_answer"]
+    assert result["kv_transfer"]["bytes"] > 0
