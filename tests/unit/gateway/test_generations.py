@@ -7,12 +7,15 @@ import contextlib
 import json
 import logging
 
+import aiohttp
 import pytest
 
+from baton.engine.simulated.server import SimulatedEngine
+from baton.gateway.directory import FixedDirectory
 from baton.gateway.generations import Generations, Watch, generation_of
 from baton.spec.lease import EngineLease, TransferEvidence
 from baton.spec.schema import BatonBlock, Disaggregate
-from tests.unit.gateway.fakes import Behave, stack, until
+from tests.unit.gateway.fakes import LONG, Behave, serving, stack, until
 
 
 def _lease(name, role, version="1", **more):
@@ -189,3 +192,31 @@ async def test_a_decode_engine_that_fails_is_replaced_by_one_of_the_other_genera
         assert {a["engine"] for _, a, _ in answers} == {"d1"}
         assert all(prefill == decode for prefill, decode in _pairs(s))
         await until(s.kv_is_free)
+
+
+async def test_simulated_engines_of_two_versions_which_refuse_each_other_serve_side_by_side():
+    """Their handshake would fail a mixed pair; a fixed list learns versions from `/version`."""
+    async with contextlib.AsyncExitStack() as running:
+        engines = {
+            (role, version): await running.enter_async_context(
+                SimulatedEngine(role=role, engine_id=f"{role}-{version}", vllm_version=version)
+            )
+            for role in ("prefill", "decode")
+            for version in ("0.29.0", "0.30.0")
+        }
+        directory = FixedDirectory(
+            [e.url for (role, _), e in engines.items() if role == "prefill"],
+            [e.url for (role, _), e in engines.items() if role == "decode"],
+            interval_s=30.0,
+        )
+        block = BatonBlock(disaggregate=Disaggregate(mode="always"))
+        _, url = await running.enter_async_context(serving(directory, block))
+        session = await running.enter_async_context(aiohttp.ClientSession())
+        body = {"model": "simulated", "prompt": LONG, "max_tokens": 4}
+        for _ in range(12):
+            async with session.post(f"{url}/v1/completions", json=body) as answer:
+                assert answer.status == 200
+                assert answer.headers["x-baton-route"] == "pd"
+        assert [m.paired for m in directory.generations.members] == [True, True]
+        for (role, _), engine in engines.items():
+            assert engine.core.counts.prompt_tokens.total() > 0, role
