@@ -198,7 +198,17 @@ def build(base: str | None) -> None:
                 "--file", str(ROOT / "deploy/image/Containerfile.cpu"), str(ROOT),
             )
         )  # fmt: skip
+    _sweep()
     say(f"image {IMAGE}: {time.monotonic() - began:.0f} s")
+
+
+def _sweep() -> None:
+    """Remove the empty places that were mounted on: buildah 1.28 leaves them in the layers."""
+    name = subprocess.run(
+        buildah("from", "--pull-never", IMAGE), capture_output=True, text=True, check=True
+    ).stdout.strip()
+    run(buildah("run", "--isolation=chroot", "--user=0", name, "--", "rm", "-rf", HOST_PIP))
+    run(buildah("commit", "--quiet", "--rm", name, IMAGE))
 
 
 @contextlib.contextmanager
