@@ -45,6 +45,7 @@ test: test-programs $(CLIENTS)/.complete ## Run every test: unit first, then con
 	@$(BIN)/python -m pytest tests/contract tests/integration $(PYTEST_ARGS)
 	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
 	@$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
+	@echo 'tests/image was left out: it builds a 3 GB container image as root (make test-image)'
 
 .PHONY: unit
 unit: env ## Run the unit tests (under a minute)
@@ -59,6 +60,14 @@ lint: env ## Run ruff, the formatter's check, mypy and the import contracts
 
 .PHONY: check
 check: lint test ## lint, then test
+
+.PHONY: image-cpu
+image-cpu: ## Build the CPU image with buildah, on a base made from Debian's packages (root; 10 GiB of disk)
+	@$(PYTHON) tools/image_cpu.py build
+
+.PHONY: test-image
+test-image: env ## Build the CPU image, run `baton image check` and one real handoff inside it, remove it (root)
+	@BATON_TEST_IMAGE=1 $(BIN)/python -m pytest tests/image $(PYTEST_ARGS)
 
 .PHONY: verify-local
 verify-local: env ## Prove real handoffs on this machine: UCX, LIBFABRIC, two namespaces, two Ray nodes (10 min, root). VERIFY_ARGS="--only ucx"
@@ -98,7 +107,7 @@ clients: $(CLIENTS)/.complete ## Make .clients: the client libraries that the in
 
 .PHONY: pin
 pin: env ## Write the hashes into requirements/ after a version was edited there
-	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/dev.txt requirements/bench.txt requirements/clients.txt src/baton/demo/model-packages.txt
+	@$(BIN)/python tools/pin.py requirements/cpu.txt requirements/gpu.txt requirements/dev.txt requirements/bench.txt requirements/clients.txt src/baton/demo/model-packages.txt
 
 .PHONY: clean
 clean: ## Remove caches and build leftovers (not .venv, not the models in ~/.cache/baton)

@@ -26,7 +26,7 @@ SKIP_REAL = "BATON_SKIP_REAL"
 settings.register_profile("baton", deadline=None)
 settings.load_profile("baton")
 
-_ORDER = ("unit", "contract", "integration", "e2e")
+_ORDER = ("unit", "contract", "integration", "e2e", "image")
 
 
 def _rank(path: Path) -> int:

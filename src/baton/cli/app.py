@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "engine": ("baton.cli.engine", "Start one engine (simulated) behind vLLM's HTTP protocol."),
     "explain": ("baton.cli.explain", "Say why a rule exists and where it comes from."),
     "gateway": ("baton.cli.gateway", "Start a gateway in front of engines that already run."),
+    "image": ("baton.cli.image", "Check a container image from the inside."),
     "logs": ("baton.cli.logs", "Show the lines of a deployment, or of one request, by time."),
     "plan": ("baton.cli.plan", "Say which engines, how many, and whether to disaggregate."),
     "profile": ("baton.cli.profile", "Measure a running engine, for `baton plan`."),

@@ -19,6 +19,7 @@ from pathlib import Path
 # Where Ray looks for HAProxy, and where the wrapper keeps what a person had put there.
 BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 CHOSEN_BINARY = "BATON_HAPROXY_BINARY"
+WRAPPER = "baton-haproxy"
 # Short: its path is part of unix sockets' paths.
 FOLDER = "e"
 # What HAProxy says by itself, in the words and the shape that an OpenAI client understands.
@@ -48,12 +49,21 @@ def edge_environment(
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback_port),
         "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
     }
-    wrapper = Path(sys.executable).with_name("baton-haproxy")
+    wrapper = Path(sys.executable).with_name(WRAPPER)
     if wrapper.exists():
         environment[BINARY] = str(wrapper)
-        if BINARY in os.environ:
-            environment[CHOSEN_BINARY] = os.environ[BINARY]
+        chosen = os.environ.get(BINARY)
+        if chosen is not None and not _is_wrapper(chosen):
+            environment[CHOSEN_BINARY] = chosen
     return environment
+
+
+def _is_wrapper(binary: str) -> bool:
+    """Whether it is `baton-haproxy`: an image of Baton's names it where Ray looks.
+
+    Taken for the person's own HAProxy, it would become itself again and again.
+    """
+    return Path(binary).resolve().name == WRAPPER
 
 
 def error_file(status: int) -> str:
@@ -113,5 +123,5 @@ def haproxy_main() -> None:
             (path.parent / f"{status}.http").write_text(error_file(status), encoding="ascii")
         config = path.read_text(encoding="utf-8")
         path.write_text(rewrite(config, path.parent), encoding="utf-8")
-    binary = chosen or get_haproxy_binary()
+    binary = chosen if chosen and not _is_wrapper(chosen) else get_haproxy_binary()
     os.execv(binary, [binary, *arguments])  # noqa: S606  # Ray must see HAProxy's own process

@@ -53,6 +53,7 @@ class WorkerEvidence:
             "kv_buffer_device": getattr(worker, "kv_buffer_device", None),
             "checks_lease": checks_lease(worker),
             "kv_bytes_per_token": _kv_bytes_per_token(worker),
+            "compatibility": _compatibility(worker),
         }
 
     def baton_transfer_facts(self) -> dict[str, Any]:
@@ -148,6 +149,21 @@ def kv_lease_s(kv_transfer_config: Mapping[str, Any] | None) -> float:
         return 0.0
     extra = kv_transfer_config.get("kv_connector_extra_config") or {}
     return float(extra.get("kv_lease_duration") or VLLM_KV_LEASE_S)
+
+
+def _compatibility(worker: Any) -> str:
+    """VLLM's hash of what its peers must have alike; empty where the file says not to compare it.
+
+    vLLM 0.29, nixl/base_worker.py: `enforce_handshake_compat` in the connector's extra config.
+    """
+    enforced = getattr(worker, "enforce_compat_hash", True)
+    return str(getattr(worker, "compat_hash", None) or "") if enforced else ""
+
+
+def compatibility(workers: Sequence[Mapping[str, Any]]) -> str:
+    """The hash that all workers have; empty when one has none or another one."""
+    each = {str(worker.get("compatibility") or "") for worker in workers}
+    return each.pop() if len(each) == 1 else ""
 
 
 def _nixl_version() -> str | None:

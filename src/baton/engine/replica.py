@@ -20,7 +20,13 @@ from ray._common.usage.usage_lib import usage_stats_enabled
 from ray.serve.llm import LLMServer
 
 from baton.engine.continues import continues_of
-from baton.engine.evidence import WORKER_EXTENSION, gather_evidence, kv_bytes_per_token, kv_lease_s
+from baton.engine.evidence import (
+    WORKER_EXTENSION,
+    compatibility,
+    gather_evidence,
+    kv_bytes_per_token,
+    kv_lease_s,
+)
 from baton.engine.life import ActorDirectory, ReplicaLife
 from baton.engine.load import read_counts
 from baton.engine.ports import bind_first_free, hold_port
@@ -31,6 +37,7 @@ from baton.heap import collect_rarely
 from baton.observe.logs import configure
 from baton.spec.lease import EngineLease
 from baton.spec.schema import BatonBlock
+from baton.version import __version__
 
 if TYPE_CHECKING:
     import socket
@@ -172,6 +179,8 @@ class EngineReplica(LLMServer):  # type: ignore[misc]  # Ray carries no types
                 "tensor_parallel_size": vllm_config.parallel_config.tensor_parallel_size,
                 "continues": continues_of(llm_config.engine_kwargs, vllm_config.model_config),
                 "vllm_version": vllm_version,
+                "baton_version": __version__,
+                "compatibility": compatibility(workers),
                 "evidence": gather_evidence(workers, kv_transfer),
                 "start": engine_start(self._marks, notes, model=vllm_config.model_config.model),
             }

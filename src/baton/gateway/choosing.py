@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from baton.errors import NoEngineAvailable, ResponseGone
 from baton.gateway.decode import engine_tag
+from baton.gateway.generations import generation_of
 from baton.gateway.prefixes import prompt_of
 
 if TYPE_CHECKING:
@@ -32,15 +33,50 @@ class Choosing:
         self._tag = ask.tag
         self._prompt = prompt_of(ask)
 
-    def prefill(self, tried: set[str]) -> EngineLease | None:
-        """A prefill engine that was not tried yet; None when there is none."""
+    def prefill(self, tried: set[str], tried_decodes: set[str]) -> EngineLease | None:
+        """A prefill engine that was not tried yet; None when there is none.
+
+        Args:
+            tried: Prefill engines that have failed this request, by `replica_id`.
+            tried_decodes: As well, of decode: their versions count only when there are no others.
+        """
         started = self._timeline.now()
         pick = self._parts.router.pick
-        engines = self._parts.directory.prefill_engines()
+        engines = self.paired(tried_decodes)
         choice = pick(engines, tried | self._slow_prefills(engines), self._prompt)
         choice = choice or pick(engines, tried, self._prompt)
         self._timeline.add("route", self._timeline.now() - started)
         return None if choice is None else self._chosen("prefill", choice)
+
+    def paired(self, tried_decodes: set[str]) -> Sequence[EngineLease]:
+        """Prefill engines whose KV some decode engine can take."""
+        directory = self._parts.directory
+        engines = directory.prefill_engines()
+        if not directory.generations.mixed:
+            return engines
+        return directory.generations.prefills(
+            engines, directory.decode_engines(), tried=tried_decodes
+        )
+
+    def has_taker(self, offer: Handoff) -> bool:
+        """Whether a decode engine of the offer's versions is there, or nobody at all is."""
+        engines = self._parts.directory.decode_engines()
+        return not engines or bool(self._takers(offer, engines))
+
+    def _takers(self, offer: Handoff, engines: Sequence[EngineLease]) -> Sequence[EngineLease]:
+        """Decode engines that can take the offer.
+
+        One of its versions that is about to go is still better than prefilling again.
+        """
+        directory = self._parts.directory
+        takers = directory.generations.like(engines, offer.generation)
+        return takers or [
+            engine
+            for engine in directory.all_engines()
+            if engine.role == "decode"
+            and engine.state == "draining"
+            and generation_of(engine) == offer.generation
+        ]
 
     def decode(self, tried: set[str], offer: Handoff | None, again: str | None) -> EngineLease:
         """A decode engine, one that was not tried yet if there is one.
@@ -60,11 +96,13 @@ class Choosing:
             engines = [e for e in engines if engine_tag(e.replica_id) == self._tag]
             if not engines:
                 raise ResponseGone("The engine that held this response is gone.")
+        if offer is not None:
+            engines = self._takers(offer, engines)
         pick = self._parts.router.pick
         choice = pick(engines, tried | self._slow_decodes(engines, offer), self._prompt)
         choice = choice or pick(engines, tried, self._prompt)
         if choice is None:
-            resting = self.resting()
+            resting = self.resting(offer)
             once_more = [e for e in (*engines, *resting) if e.replica_id == again]
             choice = pick(once_more) or pick(resting, tried) or pick(engines)
         self._timeline.add("route", self._timeline.now() - started)
@@ -76,9 +114,17 @@ class Choosing:
         """Decode engines that could take it as well as the one that it has."""
         return [] if self._tag is not None else self._parts.directory.decode_engines()
 
-    def resting(self) -> Sequence[EngineLease]:
-        """Decode engines with an open circuit: better than an error."""
-        return [] if self._tag is not None else self._parts.directory.resting_engines()
+    def resting(self, offer: Handoff | None = None) -> Sequence[EngineLease]:
+        """Decode engines with an open circuit: better than an error.
+
+        Args:
+            offer: The KV that it would read.
+        """
+        if self._tag is not None:
+            return []
+        directory = self._parts.directory
+        generation = None if offer is None else offer.generation
+        return directory.generations.like(directory.resting_engines(), generation)
 
     def learn(self, engine: EngineLease) -> None:
         """This engine has computed, or been handed, the prompt."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from typing import TYPE_CHECKING, Protocol
-
-import msgspec
 
 from baton.errors import ConfigRefused, LegFailed, NoEngineAvailable
 from baton.gateway.breaker import Breakers
 from baton.gateway.candidates import Candidates
 from baton.gateway.engine_client import EngineClient
+from baton.gateway.generations import Generations, Watch
+from baton.gateway.probe import Probe, model_cards
 from baton.spec.lease import DirectorySnapshot, EngineLease
 from baton.spec.schema import Engines
 
@@ -36,8 +35,6 @@ PROBE_TIMEOUT_S = 2.0
 REAPPEARS_STEP_S = 0.25
 REAPPEARS_STEPS = 20
 """Five seconds: two probes of a fixed directory, as many renewals of a lease as it can miss."""
-# vLLM 0.29 `vllm:cache_config_info`.
-_BLOCK_SIZE = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
 SLOW_PROBES = 3
 """A probe without an answer is how a busy engine looks as well: out after so many in a row."""
 
@@ -65,6 +62,10 @@ class Directory(Protocol):
 
     def model_ids(self) -> frozenset[str]:
         """Names that `model` may have. Empty while nothing is known."""
+
+    @property
+    def generations(self) -> Generations:
+        """Which engines may hand KV to each other."""
 
     @property
     def breakers(self) -> Breakers:
@@ -105,6 +106,7 @@ class _View:
     def __init__(self, interval_s: float) -> None:
         self.breakers = Breakers()
         self._interval_s = interval_s
+        self._watch = Watch()
         self._see(())
         self._secret: str | None = None
         self._read_at: float | None = None
@@ -129,6 +131,8 @@ class _View:
             for role in ("prefill", "decode")
         }
         self._model_ids = frozenset(e.model_id for e in engines if e.model_id)
+        self.generations = Generations(e for e in engines if e.state != "starting")
+        self._watch.see(self.generations)
 
     def prefill_engines(self) -> Sequence[EngineLease]:
         # Without prefill there is still decode alone, so an open circuit is not worth a try.
@@ -258,7 +262,8 @@ class FixedDirectory(_View):
 
     An engine is ready while `/health` answers 200 and `/v1/models` lists a model; it is out at once
     when it refuses or says otherwise, and after three probes that it does not answer in time.
-    What a lease would say and a probe cannot (engine_id, load, evidence) stays empty.
+    What a lease would say and a probe cannot (engine_id, load, evidence) stays empty; of versions
+    it learns vLLM's alone.
 
     Args:
         prefill_urls: Engines of the role.
@@ -342,14 +347,20 @@ class FixedDirectory(_View):
                 return engine
             return self._out(engine, f"{exc.failure} {exc.place or ''}".strip())
         self._slow.pop(engine.replica_id, None)
-        cards = _model_cards(raw) if status == 200 else []  # noqa: PLR2004
+        cards = model_cards(raw) if status == 200 else []  # noqa: PLR2004
         if not cards:
             return self._out(engine, f"/v1/models answers {status} and lists no model")
         self._models[engine.replica_id] = frozenset(name for name, _ in cards)
         block_size, starts = engine.block_size, engine.times_seen_to_start
+        vllm_version = engine.vllm_version
         if engine.state != "ready":
+            asking = Probe(client, engine, headers, self._probe_timeout_s)
+            try:
+                vllm_version = await asking.vllm_version()
+            except LegFailed:
+                return engine  # asked again: with whom it may be paired is not known yet
             if self._asks_block_size:
-                block_size = await self._block_size(client, engine, headers)
+                block_size = await asking.block_size()
             log.info("engine is ready", extra={"engine": engine.url, "role": engine.role})
             self.breakers.forget(engine.replica_id)
             starts += 1  # it takes longer to start than a probe takes to find it gone
@@ -361,20 +372,9 @@ class FixedDirectory(_View):
                 "max_model_len": max_model_len,
                 "block_size": block_size,
                 "times_seen_to_start": starts,
+                "vllm_version": vllm_version,
             }
         )
-
-    async def _block_size(
-        self, client: EngineClient, engine: EngineLease, headers: dict[str, str]
-    ) -> int:
-        """Tokens in a block of an engine that has come (back); 0 when it does not say."""
-        with contextlib.suppress(LegFailed):
-            status, raw = await client.fetch(
-                engine, "GET", "/metrics", timeout_s=self._probe_timeout_s, headers=headers
-            )
-            found = _BLOCK_SIZE.search(raw) if status == 200 else None  # noqa: PLR2004
-            return int(found[1]) if found else 0
-        return 0
 
     def _out(self, engine: EngineLease, why: str) -> EngineLease:
         if engine.state == "ready":
@@ -390,11 +390,3 @@ class FixedDirectory(_View):
         if self._client is not None:
             await self._client.close()
             self._client = None
-
-
-def _model_cards(raw: bytes) -> list[tuple[str, int]]:
-    try:
-        data = msgspec.json.decode(raw)["data"]
-        return [(str(card["id"]), int(card.get("max_model_len") or 0)) for card in data]
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
-        return []

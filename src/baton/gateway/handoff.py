@@ -22,11 +22,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from baton.errors import PrefillFailed
+
+if TYPE_CHECKING:
+    from baton.gateway.generations import Generation
 
 FOR_PREFILL: dict[str, Any] = {
     "do_remote_decode": True,
@@ -234,13 +237,17 @@ class Handoff:
     Args:
         prefill_engine: `replica_id` of the engine.
         request_id: The prefill leg's id.
+        generation: The engine's versions: decode must have the same. None: anybody may take it.
     """
 
-    __slots__ = ("_params", "prefill_engine", "request_id", "state")
+    __slots__ = ("_params", "generation", "prefill_engine", "request_id", "state")
 
-    def __init__(self, prefill_engine: str, request_id: str) -> None:
+    def __init__(
+        self, prefill_engine: str, request_id: str, generation: Generation | None = None
+    ) -> None:
         self.prefill_engine = prefill_engine
         self.request_id = request_id
+        self.generation = generation
         self.state = State.PREFILLING
         self._params: KVTransferParams | None = None
 

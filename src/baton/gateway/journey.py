@@ -16,6 +16,7 @@ from baton.gateway.choosing import Choosing
 from baton.gateway.decode import decode_body, open_decode
 from baton.gateway.directory import need_decode
 from baton.gateway.first_token import Ordinary, read
+from baton.gateway.generations import MIXED, generation_of
 from baton.gateway.handoff import Event, Handoff
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.mishaps import Mishaps
@@ -54,6 +55,7 @@ class Journey:
         self.ask = ask
         self.timeline = timeline
         self._avoid = avoid
+        self._tried = set(avoid)  # decode engines that this request is not for, by replica_id
         self._asks_ids = asks_ids
         self._choose = Choosing(parts, ask, timeline)
         self._mishaps = Mishaps(parts, timeline)
@@ -104,7 +106,10 @@ class Journey:
         if prefill is None or self._offer is None:
             self.timeline.first_token = ("ordinary", "fallback")
             return None
-        self._picked = self._pick_decode(set(self._avoid))
+        self._picked = self._pick_decode(self._tried)
+        if self._offer is None:
+            self.timeline.first_token = ("ordinary", "fallback")
+            return None
         try:
             token = read(plan, said, self._offer.params, prefill, self._picked)
         except Ordinary as why:
@@ -135,7 +140,7 @@ class Journey:
         else:
             self._parts.budget.request()
             self.stage = "route"
-        tried = set(self._avoid)
+        tried = self._tried
         attempt = 0
         try:
             while True:
@@ -197,8 +202,10 @@ class Journey:
         tried = set(self._avoid)
         failed_as = "no_prefill_engine"
         for attempt in range(1, parts.settings.max_attempts + 1):
-            engine = self._choose.prefill(tried)
+            engine = self._choose.prefill(tried, self._tried)
             if engine is None:
+                if parts.directory.prefill_engines() and not self._choose.paired(self._tried):
+                    failed_as = MIXED
                 break
             tried.add(engine.replica_id)
             timeline.prefill_engine = engine.replica_id
@@ -211,7 +218,7 @@ class Journey:
                 took_s = timeline.now() - started
                 self._mishaps.leg_failed("prefill", engine.replica_id, failure, took_s)
                 failed_as = f"prefill_{failure.failure}"
-                ready = parts.directory.prefill_engines()
+                ready = self._choose.paired(self._tried)
                 step = after_prefill_failure(
                     failure.failure,
                     attempt=attempt,
@@ -253,7 +260,7 @@ class Journey:
                 heard=heard.append,
             )
         )
-        handoff = Handoff(engine.replica_id, leg_id)
+        handoff = Handoff(engine.replica_id, leg_id, generation=generation_of(engine))
         if self._lease is not None:
             self._lease.close()
         self._lease = parts.leases.begin(engine)
@@ -284,6 +291,11 @@ class Journey:
     # -- decode ----------------------------------------------------------------------------------
 
     def _pick_decode(self, tried: set[str]) -> EngineLease:
+        offer = self._offer
+        if offer is not None and not self._choose.has_taker(offer):
+            self._parts.releases.give_up(offer)
+            self._offer = None
+            self._mishaps.fell_back(MIXED)
         return self._choose.decode(tried, self._offer, self._again)
 
     async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:

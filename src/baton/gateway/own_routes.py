@@ -95,6 +95,9 @@ def render_metrics(app: GatewayApp) -> bytes:
     metrics.overflow_inflight.set(0 if app.overflow is None else app.overflow.inflight)
     metrics.engines.labels("prefill").set(len(directory.prefill_engines()))
     metrics.engines.labels("decode").set(len(directory.decode_engines()))
+    metrics.generations.set(len(directory.generations.members))
+    for role in ("prefill", "decode"):
+        metrics.unpaired.labels(role).set(directory.generations.unpaired(role))
     metrics.set_circuits(
         (e.replica_id, e.role, directory.breakers.state(e)) for e in directory.all_engines()
     )

@@ -31,6 +31,7 @@ from baton.errors import (
 )
 from baton.gateway.ask import Ask, Parts, leg_headers
 from baton.gateway.caller import CallerGone
+from baton.gateway.generations import Generations
 from baton.gateway.journey import Journey
 from baton.gateway.openai_errors import body_of
 from baton.gateway.prefill import RequestRejected
@@ -318,6 +319,7 @@ class _OnlyThese:
         self._directory = directory
         self._prefill: Sequence[EngineLease] = () if prefill is None else (prefill,)
         self._decode: Sequence[EngineLease] = (decode,)
+        self.generations = Generations(self.all_engines())
 
     async def start(self) -> None:
         return None

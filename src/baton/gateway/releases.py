@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from baton.errors import LegFailed
+from baton.gateway.generations import generation_of
 from baton.gateway.handoff import Event, State
 from baton.gateway.request_body import encode_body
 
@@ -189,7 +190,12 @@ class Releases:
         peer = handoff.params.remote_engine_id
         engines = sorted(
             self._engines(),
-            key=lambda e: (e.replica_id == not_through, (peer, e.process) not in self._met),
+            key=lambda e: (
+                # One of other versions cannot shake hands with prefill.
+                generation_of(e) != handoff.generation,
+                e.replica_id == not_through,
+                (peer, e.process) not in self._met,
+            ),
         )
         for engine in engines[:_RELEASE_ENGINES]:
             try:

@@ -69,6 +69,7 @@ class GatewayMetrics:
         self._prompt_tokens = tokens.labels("prompt")
         self._completion_tokens = tokens.labels("completion")
         self.handoffs = HandoffMetrics(registry)
+        self.generations, self.unpaired = s.GENERATIONS.gauge(registry), s.UNPAIRED.gauge(registry)
 
         s.BUILD.gauge(registry).labels(__version__).set(1)
         self.inflight = s.INFLIGHT.gauge(registry)

@@ -51,6 +51,17 @@ CIRCUITS = gauge(
     engine=f"`replica_id`; at most {MAX_ENGINES}, those not closed first",
     role=_ROLE,
 )
+GENERATIONS = gauge(
+    "baton_engine_generations",
+    "Sets of versions (vLLM, Baton, NIXL, KV compatibility) among the engines; KV is handed over"
+    " within one only.",
+)
+UNPAIRED = gauge(
+    "baton_unpaired_engines",
+    "Engines that no engine of the other role and the same versions stands beside, while versions"
+    " are mixed.",
+    role=_ROLE,
+)
 DIRECTORY_AGE = gauge(
     "baton_directory_age_seconds", "Since the directory was last read; -1: never."
 )
@@ -149,10 +160,10 @@ TRANSPORT_SPEED = gauge(
 
 STATE_METRICS = (
     BUILD, INFLIGHT, QUEUED, POOL_INFLIGHT, POOL_QUEUED, POOL_TOKENS, OVERFLOW_INFLIGHT,
-    KEY_RELOAD_FAILURES, KEYS_STALE, SLO, SPANS, ENGINES, CIRCUITS, DIRECTORY_AGE,
-    DIRECTORY_FAILURES, POOL_ENGINES, POOL_RUNNING, POOL_WAITING, POOL_PROMPTS, POOL_RATE, POOL_KV,
-    POOL_TPOT, COST_PREFILL, COST_FIXED, COST_TOKENS, COST_BYTES, COST_EVEN, COST_FAILED,
-    COST_RATIO, TRANSPORT_OK, TRANSPORT_SPEED,
+    KEY_RELOAD_FAILURES, KEYS_STALE, SLO, SPANS, ENGINES, CIRCUITS, GENERATIONS, UNPAIRED,
+    DIRECTORY_AGE, DIRECTORY_FAILURES, POOL_ENGINES, POOL_RUNNING, POOL_WAITING, POOL_PROMPTS,
+    POOL_RATE, POOL_KV, POOL_TPOT, COST_PREFILL, COST_FIXED, COST_TOKENS, COST_BYTES, COST_EVEN,
+    COST_FAILED, COST_RATIO, TRANSPORT_OK, TRANSPORT_SPEED,
 )  # fmt: skip
 FEDERATED_METRICS = (SCRAPE_UP, SCRAPE_SECONDS, SCRAPE_DROPPED)
 ALL_METRICS = (*REQUEST_METRICS, *STATE_METRICS, *FEDERATED_METRICS)

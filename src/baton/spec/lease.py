@@ -90,6 +90,11 @@ class EngineLease(_Fact):
     tensor_parallel_size: int = 1
     continues: Continues = "unknown"
     vllm_version: str = ""
+    baton_version: str = ""
+    compatibility: str = ""
+    """vLLM's hash of what both ends of a transfer must have alike; empty where it is not enforced
+    or not known. KV passes only between engines that say the same here and of all versions
+    (`baton.gateway.generations`)."""
     load: EngineLoad = EngineLoad()
     evidence: TransferEvidence = TransferEvidence()
     start: EngineStart | None = None

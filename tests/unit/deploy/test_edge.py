@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from baton.deploy.edge import ANSWERS, BINARY, edge_environment, error_file, rewrite
+from baton.deploy.edge import (
+    ANSWERS,
+    BINARY,
+    CHOSEN_BINARY,
+    WRAPPER,
+    edge_environment,
+    error_file,
+    rewrite,
+)
 from baton.deploy.processes import free_port
 
 CONFIG = """\
@@ -137,3 +145,16 @@ def test_two_deployments_share_neither_port_nor_folder() -> None:
         "RAY_SERVE_HAPROXY_NBTHREAD",
         "RAY_SERVE_HAPROXY_BINARY_PATH",
     }
+
+
+@pytest.mark.parametrize(("binary", "kept"), [(WRAPPER, False), ("haproxy", True)])
+def test_a_persons_own_haproxy_is_kept_and_the_wrapper_is_not_taken_for_one(
+    binary: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image names the wrapper where Ray looks: it would become itself for ever."""
+    monkeypatch.setenv(BINARY, str(tmp_path / binary))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / WRAPPER).touch()
+    found = edge_environment(tmp_path, stats_port=1, metrics_port=2, fallback_port=3)
+    assert found[BINARY] == str(tmp_path / WRAPPER)
+    assert (found.get(CHOSEN_BINARY) == str(tmp_path / binary)) is kept

@@ -62,6 +62,8 @@ class Seen:
 class FakeEngine:
     name: str
     model: str = "m"
+    version: str = "0.29.0"
+    """vLLM's; KV of another version fails its decode leg, as a handshake that is refused."""
     tokens: int = 5
     token_delay_s: float = 0.0
     secret: str | None = None
@@ -70,6 +72,8 @@ class FakeEngine:
     peers: dict[str, FakeEngine] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     seen: list[Seen] = field(default_factory=list)
+    met: list[tuple[str, str]] = field(default_factory=list)
+    """Versions of prefill and decode in each handoff that reached it."""
     cancelled: int = 0
     running: int = 0
     released: int = 0
@@ -112,6 +116,8 @@ class FakeEngine:
         if request.path == "/health":
             await asyncio.sleep(self.probe_delay_s)
             return web.Response(status=200 if self.healthy else 503)
+        if request.path == "/version":
+            return web.json_response({"version": self.version})
         if request.path == "/v1/models":
             return web.json_response({"data": [{"id": self.model, "max_model_len": 1000}]})
         raw = await request.read()
@@ -159,10 +165,10 @@ class FakeEngine:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        if behave.status != 200:
+        if behave.status != 200 or self._cannot_read(params):
             return web.json_response(
                 behave.body or {"error": {"message": "no", "type": "t", "param": None, "code": 1}},
-                status=behave.status,
+                status=behave.status if behave.status != 200 else 500,
             )
         if params and params.get("do_remote_decode"):
             return self._prefill(request, behave)
@@ -171,6 +177,14 @@ class FakeEngine:
         if params:
             self._free(params)
         return web.json_response({"engine": self.name, "path": request.path, "text": self.text()})
+
+    def _cannot_read(self, params: dict[str, Any] | None) -> bool:
+        """Notes the handshake with prefill, and whether it is refused."""
+        peer = self.peers.get((params or {}).get("remote_engine_id") or "")
+        if peer is None:
+            return False
+        self.met.append((peer.version, self.version))
+        return peer.version != self.version
 
     def text(self) -> str:
         return "".join(f"t{n} " for n in range(self.tokens))

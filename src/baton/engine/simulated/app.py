@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERSION = "0.29.0"
-
 
 class EngineApp:
     """The engine's ASGI app, and `side_channel`, the one for its peers.
@@ -104,7 +102,7 @@ class EngineApp:
         await send_answer(send, 503 if bad else 200, b"", content_type=None)
 
     async def _version(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_answer(send, 200, dumps({"version": VERSION}))
+        await send_answer(send, 200, dumps({"version": self._core.settings.vllm_version}))
 
     async def _load(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send_answer(send, 200, dumps({"server_load": self._loading}))
@@ -254,7 +252,8 @@ class EngineApp:
     # Side channel
 
     async def _kv_handshake(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        who = {"engine_id": self._core.settings.engine_id, "boot": self._core.boot}
+        own = self._core.settings
+        who = {"engine_id": own.engine_id, "boot": self._core.boot, "version": own.vllm_version}
         await send_answer(send, 200, dumps(who))
 
     async def _kv_read(self, _scope: Scope, receive: Receive, send: Send) -> None:

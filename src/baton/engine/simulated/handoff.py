@@ -70,6 +70,7 @@ class Peers:
     def __init__(self, settings: EngineSettings, counts: Counts) -> None:
         self._counts = counts
         self._timeout_s = settings.handshake_timeout_s
+        self._version = settings.vllm_version
         self._heartbeat_s = settings.kv_lease_s / 6
         # A notification waits in NIXL's queue while its peer does not run, for as long as it takes;
         # behind the end of the lease it would change nothing.
@@ -198,6 +199,9 @@ class Peers:
             patience.cancel()
         if found["engine_id"] != remote.engine_id:
             raise KvLoadFailed(f"expected engine {remote.engine_id}, met {found['engine_id']}")
+        if found["version"] != self._version:
+            # A part of the hash that vLLM's handshake compares.
+            raise KvLoadFailed(f"{remote.engine_id} is vLLM {found['version']}: not compatible")
         return _Peer(url, found["boot"])
 
     def _http(self) -> aiohttp.ClientSession:

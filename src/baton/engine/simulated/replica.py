@@ -14,12 +14,12 @@ from ray import serve
 from baton.engine.life import ActorDirectory, ReplicaLife
 from baton.engine.load import EngineCounts
 from baton.engine.ports import bind_first_free
-from baton.engine.simulated.app import VERSION
 from baton.engine.simulated.server import SimulatedEngine
 from baton.engine.simulated.settings import LatencyProfile
 from baton.observe.logs import configure
 from baton.spec.lease import EngineLease, TransferEvidence
 from baton.spec.schema import BatonBlock
+from baton.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,8 @@ class SimulatedReplica:
                     "kv_lease_s": own.kv_lease_s,
                     "kv_bytes_per_token": own.kv_bytes_per_token,
                     "continues": "chat",
-                    "vllm_version": VERSION,
+                    "vllm_version": own.vllm_version,
+                    "baton_version": __version__,
                     "evidence": TransferEvidence(connector="simulated"),
                 }
             )

@@ -55,4 +55,6 @@ class EngineSettings(BaseModel):
     prompt_tokens_details: bool = False
     """Tell in `usage` how much of a prompt was cached, as with vLLM's
     `--enable-prompt-tokens-details`."""
+    vllm_version: str = "0.29.0"
+    """What it calls itself; peers of another version refuse its handshake, as in vLLM."""
     latency: LatencyProfile = LatencyProfile()

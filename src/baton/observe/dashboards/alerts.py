@@ -187,6 +187,17 @@ ALERTS: tuple[Alert, ...] = (
         "`baton logs` for that engine; restart it if it hangs.",
     ),
     Alert(
+        "BatonMixedVersions",
+        "ticket",
+        f"max({s.GENERATIONS.name}) > 1",
+        1800,
+        "Engines of different versions have been side by side for half an hour.",
+        "Two sets of vLLM, Baton, NIXL and KV compatibility hash; a rollout has two for a while.",
+        "KV is handed over only within one set. An engine without a partner in its own is idle"
+        " (prefill) or prefills for itself (decode).",
+        "Finish the rollout or take it back; `generations` in GET /baton/engines says who is what.",
+    ),
+    Alert(
         "BatonDirectoryStale",
         "page",
         f"max({s.DIRECTORY_AGE.name}) > 30",

@@ -185,6 +185,13 @@ async def test_a_peer_that_was_started_anew_under_its_old_name_is_not_found(star
     assert (await decode.complete(kv_transfer_params=params)).status_code == 500
 
 
+async def test_a_peer_of_another_version_is_refused_at_the_handshake(start):
+    """As vLLM's compatibility hash does: only decode sees it, with the first request."""
+    prefill, decode = await start("prefill", vllm_version="0.30.0"), await start("decode")
+    params = await prefill.prefill()
+    assert (await decode.complete(kv_transfer_params=params)).status_code == 500
+
+
 async def test_late_decode_reads_what_others_have_written(start):
     """No error tells it: the text is another."""
     prefill = await start("prefill", kv_blocks=9, max_model_len=128)

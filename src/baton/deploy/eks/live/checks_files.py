@@ -14,8 +14,8 @@ import yaml
 from baton.deploy.eks.config import AWS_RAY_LLM_IMAGE
 from baton.deploy.eks.live.checks import Verdict, check, need
 from baton.deploy.eks.live.facts import Unknown
+from baton.deploy.eks.live.image_inside import PLANNED
 from baton.deploy.eks.pods import key_file_name, secret_variables
-from baton.deploy.eks.rayservice import ray_version
 from baton.deploy.eks.render import render
 from baton.spec.budget import budgets_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GIB = 1024**3
 EXAMPLE_ACCOUNTS = ("111122223333", "123456789012", "000000000000")
-_RAY = re.compile(r"ray[-_]?v?(\d+\.\d+\.\d+)")
+_SAYS = re.compile(r"(ray|vllm|nixl)[-_]?v?(\d+\.\d+\.\d+)")
 _ACCOUNT = re.compile(r"(\d{12})\.dkr\.ecr\.")
 _SHOWN = 3
 
@@ -60,14 +60,16 @@ def budget(layout: Layout, facts: Facts) -> Verdict:  # noqa: ARG001
     return Verdict("pass", ", ".join(said))
 
 
-@check("EKS-110", "an image whose Ray is another", must=False)
+@check("EKS-110", "an image whose Ray, vLLM or NIXL is another", must=False)
 def image(layout: Layout, facts: Facts) -> Verdict:  # noqa: ARG001
-    """The tag's Ray is the one that the file, the rules and `rayVersion` are for.
+    """What the tag says of Ray, vLLM and NIXL is what the file, the rules and `rayVersion` are for.
 
-    A tag such as `baton:0.1.0-ray2.60.0-gpu` says it; one that does not leaves it unknown:
-    `baton image check` inside the image proves it. The account of an example is refused.
+    A tag such as `baton:0.1.0-ray2.60.0-gpu` says it; one that does not leaves it unknown here, and
+    `baton eks apply` asks the head's pod before anything else is waited for: another Ray, vLLM or
+    NIXL ends it there. `baton image check` inside the image proves it before it is pushed. The
+    account of an example is refused.
     """
-    name, wanted = layout.image, ray_version()
+    name = layout.image
     account = _ACCOUNT.search(name)
     if account is not None and account.group(1) in EXAMPLE_ACCOUNTS:
         return Verdict(
@@ -75,19 +77,21 @@ def image(layout: Layout, facts: Facts) -> Verdict:  # noqa: ARG001
             "build deploy/image, push it to your own registry, and export IMAGE=…",
         )  # fmt: skip
     tag = name.rpartition("/")[2].partition(":")[2]
-    found = _RAY.search(tag)
-    if found is None:
+    said = dict(_SAYS.findall(tag))
+    wrong = [f"{n} {said[n]}, and the files are for {PLANNED[n]}" for n in said
+             if said[n] != PLANNED[n]]  # fmt: skip
+    if wrong:
+        return Verdict(
+            "fail", f"the image has {'; '.join(wrong)}", "take an image with the plan's versions"
+        )
+    if "ray" not in said:
         what = "AWS' container" if name == AWS_RAY_LLM_IMAGE else f"the tag `{tag or 'latest'}`"
+        wanted = ", ".join(f"{n} {version}" for n, version in PLANNED.items())
         return Verdict(
-            "unknown", f"{what} does not say which Ray is in it; {wanted} is expected",
-            f"kubectl run check --rm -i --restart=Never --image {name} -- ray --version",
+            "unknown", f"{what} does not say what is in it; {wanted} are expected, and asked of"
+            " the head once it runs", f"docker run --rm --entrypoint pip {name} list",
         )  # fmt: skip
-    if found.group(1) != wanted:
-        return Verdict(
-            "fail", f"the image has Ray {found.group(1)}, and the files are for {wanted}",
-            "take an image with that Ray",
-        )  # fmt: skip
-    return Verdict("pass", f"Ray {wanted}, by its tag")
+    return Verdict("pass", f"{', '.join(f'{n} {said[n]}' for n in said)}, by its tag")
 
 
 @cache

@@ -9,10 +9,11 @@ import yaml
 
 from baton.deploy.eks.cluster import TAG
 from baton.deploy.eks.kuberay import RELEASE_LABEL
-from baton.deploy.eks.live import eyes_aws, eyes_kube
+from baton.deploy.eks.live import eyes_aws, eyes_kube, image_inside
 from baton.deploy.eks.live.aws import AwsFailed
 from baton.deploy.eks.live.commands import KUBECONFIG
 from baton.deploy.eks.live.eyes_kube import Unseen
+from baton.deploy.eks.live.inside import in_pod
 from baton.deploy.eks.live.states import ABSENT, Seen, State, unknown
 from baton.deploy.eks.live.waits import ServeView, image_drifts, pod_view, progress, serve_view
 from baton.deploy.eks.pods import SERVICE_LABEL
@@ -47,6 +48,7 @@ class Eyes:
         self.runner = runner
         self.now = now
         self._can_reach = False
+        self._inside: dict[str, dict[str, str] | None] = {}
         self.cluster_name = layout.settings.cluster_name
 
     def see(self, part: Part) -> Seen:
@@ -225,10 +227,29 @@ class Eyes:
             return Seen(State.DELETING, f"{left} pods drain", ours=True) if left else ABSENT
         drifts = eyes_kube.rendered_drift(self.runner.read(("kubectl", "diff", "-k", "k8s")))
         workers: dict[str, int] = {group.role: group.workers for group in self.layout.groups}
-        going = progress(pods, self.serve(thing), self.layout.app.name, workers)
+        going = self._if_the_image_fits(
+            pods, progress(pods, self.serve(thing), self.layout.app.name, workers)
+        )
         if going[0] and not drifts:
             drifts = image_drifts(pods, self.layout.image)
         return eyes_kube.service_seen(thing, going, drifts)
+
+    def _if_the_image_fits(
+        self, pods: list[PodView], going: tuple[bool, str, str]
+    ) -> tuple[bool, str, str]:
+        """That all runs is not enough: Ray, vLLM and NIXL in it must be the plan's."""
+        head = next((pod for pod in pods if pod.phase == "head" and pod.ready), None)
+        if head is None:
+            return going
+        if self._inside.get(head.name) is None:
+            asked = in_pod(self.layout, head.name, "ray-head", image_inside.SCRIPT)
+            self._inside[head.name] = image_inside.read_versions(self.runner.read(asked))
+        versions = self._inside[head.name]
+        _, text, fatal = going
+        if versions is None:
+            return False, f"{text}; the image's versions are not known yet", fatal
+        wrong = image_inside.mismatch(versions)
+        return (False, text, wrong) if wrong else going
 
     def pods(self) -> list[PodView]:
         """The service's pods.

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING
 from baton.deploy.eks.live.commands import KUBECONFIG
 from baton.deploy.eks.live.parts import STEPS, Step
 from baton.deploy.eks.live.planned import nothing_there, planned_up
-from baton.deploy.eks.live.status import EFA, GPU
-from baton.deploy.eks.nodegroup import efa_plugin_by
+from baton.deploy.eks.live.runbook_proofs import asks, proofs
+from baton.deploy.eks.live.runbook_signing import (
+    SIGNED,
+    image_commands,
+    nothing_left,
+    opens,
+    price_question,
+    to_settle,
+    versions_wanted,
+    what_runs,
+)
 from baton.deploy.eks.plain import serve_service_name
-from baton.deploy.eks.rayservice import ray_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,19 +66,23 @@ def minutes(planned: Iterable[Planned]) -> str:
 
 def cost_lines(cost: Cost) -> list[str]:
     """What it costs an hour, each price with its date; unknown stays unknown."""
-    found = []
+    found: list[str] = []
+    sources: list[str] = []
     for line in cost.lines:
         each = "unknown" if line.price is None else f"${line.price.usd_per_hour:.4g}"
         total = "unknown" if line.usd_per_hour is None else f"${line.usd_per_hour:.4g}"
-        source = "" if line.price is None else f"  [{line.price.date}] {line.price.source}"
-        found.append(f"{line.count:>3} x {line.what:<42} {each:>8} {total:>8}{source}")
-    known = f"${cost.known_usd_per_hour:.2f} an hour"
+        mark = ""
+        if line.price is not None:
+            sources.append(f"[{len(sources) + 1}] {line.price.date}: {line.price.source}")
+            mark = f"  [{len(sources)}]"
+        found.append(f"{line.count:>3} x {line.what:<42} {each:>8} {total:>8}{mark}")
+    known = f"${cost.known_usd_per_hour:.2f} an hour, ${24 * cost.known_usd_per_hour:.2f} a day"
     if cost.unknown:
         found.append(f"Known: {known}. Not known, and on top: {'; '.join(cost.unknown)}.")
     else:
         found.append(f"In all: {known}.")
     found.append("Prices are of the region that the source names; look yours up before you sign.")
-    return found
+    return [*found, *sources]
 
 
 def verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
@@ -133,82 +145,10 @@ def head_lines(layout: Layout, naming: Naming) -> list[str]:
             f" GPU nodes in {settings.zone}"
         ),
         f"file {naming.file}; every setting and its origin: baton eks config {naming.flags}",
-        f"image {layout.image}, Ray {ray_version()}",
+        f"image {layout.image}: {what_runs(layout)}; {versions_wanted()} are expected in it",
         *_layout_lines(layout),
         *[f"note: {note}" for note in layout.notes],
     ]
-
-
-def _asks(layout: Layout) -> list[str]:
-    """What the checks ask AWS by themselves, as a person would."""
-    settings = layout.settings
-    region = f"--region {settings.region}"
-    types = " ".join(sorted({group.instance.name for group in layout.groups}))
-    return [
-        "aws sts get-caller-identity                              # is it the right account?",
-        (
-            f"aws eks describe-cluster-versions {region} --query"
-            " 'clusterVersions[].[clusterVersion,versionStatus]' --output text"
-        ),
-        (
-            f"aws service-quotas list-service-quotas --service-code ec2 {region} --query"
-            " \"Quotas[?contains(QuotaName,'Running On-Demand')].[QuotaCode,QuotaName,Value]\""
-            " --output text"
-        ),
-        (
-            f"aws ec2 describe-instance-type-offerings --location-type availability-zone {region}"
-            f" --filters Name=instance-type,Values={types.replace(' ', ',')} --query"
-            " 'InstanceTypeOfferings[].[InstanceType,Location]' --output text"
-        ),
-        (
-            f"aws ec2 describe-instance-types --instance-types {types} {region} --query"
-            " 'InstanceTypes[].[InstanceType,NetworkInfo.EfaInfo.MaximumEfaInterfaces]'"
-            " --output text"
-        ),
-    ]
-
-
-def _proofs(step: Step, layout: Layout) -> list[str]:
-    """How one sees that a step is done, as commands with what they should say."""
-    settings = layout.settings
-    where = f"--region {settings.region}"
-    space = settings.namespace
-    if step == "cluster":
-        name = settings.cluster_name
-        access = f"aws eks update-kubeconfig --name {name} {where} --kubeconfig {KUBECONFIG}"
-        asked = f"aws eks describe-cluster --name {name} {where} --query cluster.status"
-        return [
-            f"{access}   # eksctl did so here; for another machine",
-            f"{asked}   # ACTIVE",
-            f"kubectl get nodes -l role=system   # {settings.system_node_count} x Ready",
-        ]
-    efa = [f"{_offers('EFA', EFA)}   # {_each(layout, 'efa_interfaces')}"] if layout.efa else []
-    # A plugin that comes from a chart is not there before the charts are.
-    by_chart = efa_plugin_by(settings) == "helm"
-    if step == "nodes":
-        ready = "kubectl get nodes -l role=gpu-worker -L baton.dev/phase   # all Ready"
-        return [ready, *([] if by_chart else efa)]
-    if step == "kuberay":
-        gpus = f"{_offers('GPU', GPU)}   # {_each(layout, 'gpus')}"
-        return ["helm list -A   # each `deployed`", gpus, *(efa if by_chart else [])]
-    kind = f"deployment/{layout.name}-head" if layout.plain else f"rayservice/{layout.name}"
-    workers = sum(group.workers for group in layout.groups)
-    return [
-        f"kubectl -n {space} get pods -o wide   # a head and {workers} workers, Running",
-        f"kubectl -n {space} get {kind} -o yaml   # status: application {layout.app.name} RUNNING",
-    ]
-
-
-def _offers(name: str, resource: str) -> str:
-    escaped = resource.replace(".", "\\.")
-    return (
-        "kubectl get nodes -l role=gpu-worker -o custom-columns="
-        f"'NODE:.metadata.name,{name}:.status.allocatable.{escaped}'"
-    )
-
-
-def _each(layout: Layout, what: str) -> str:
-    return " and ".join(f"{getattr(g.instance, what)} for {g.role}" for g in layout.groups)
 
 
 _WRONG: dict[Step, str] = {
@@ -254,31 +194,35 @@ def runbook(
             " money, most of it from step 2 on."
         ),
         "",
+        "## To settle before it is signed",
+        "",
+        *_items(to_settle(verdicts, cost)),
+        "",
+        "## What it opens, and to whom",
+        "",
+        *_items(opens(layout)),
+        "",
         "## What it costs an hour while it stands",
         "",
         *_block([f"{'':<48} {'each':>8} {'all':>8}", *cost_lines(cost)]),
+        *_prices(layout, cost),
         *_before(layout, naming, verdicts),
     ]
-    names = {
-        "cluster": settings.cluster_name, "region": f"--region {settings.region}",
-        "namespace": settings.namespace, "name": layout.name,
-    }  # fmt: skip
     for number, step in enumerate(STEPS, 1):
-        lines += _step(number, step, plan, layout, names)
+        lines += _step(number, step, plan, layout, naming)
     lines += _after(layout, naming)
     lines += _undo(layout, parts, naming)
     return "\n".join(lines)
 
 
 def _before(layout: Layout, naming: Naming, verdicts: list[Verdict]) -> list[str]:
-    checks = []
+    checks = ["| check | what it refuses | now |", "| --- | --- | --- |"]
     for verdict in verdicts:
+        now = f"**{verdict.word}**: {verdict.text}"
         if verdict.word == "unknown":
-            note = "" if verdict.must else " (only told when it stays unknown)"
-            checks.append(f"- {verdict.rule_id} asked then; refused: {verdict.title}{note}")
-        else:
-            hint = f" ({verdict.cure})" if verdict.cure and verdict.word != "pass" else ""
-            checks.append(f"- {verdict.rule_id} **{verdict.word}**: {verdict.text}{hint}")
+            now = "asked then" if verdict.must else "asked then; told, not refused, if unknown"
+        checks.append(f"| {verdict.rule_id} | {verdict.title} | {now} |")
+    image = image_commands(layout)
     return [
         "## 0. Before anything is changed",
         "",
@@ -290,11 +234,12 @@ def _before(layout: Layout, naming: Naming, verdicts: list[Verdict]) -> list[str
         "",
         *checks,
         "",
+        *(["The image, if it is not in the registry yet:", "", *_block(image)] if image else []),
         "By hand:",
         "",
         *_block(
             [
-                *_asks(layout),
+                *asks(layout),
                 f"baton eks render {naming.flags} -o {naming.folder} && cd {naming.folder}",
                 f"export KUBECONFIG=$PWD/{KUBECONFIG}   # kubectl and helm see this cluster alone",
             ]
@@ -303,8 +248,13 @@ def _before(layout: Layout, naming: Naming, verdicts: list[Verdict]) -> list[str
 
 
 def _step(
-    number: int, step: Step, plan: list[Planned], layout: Layout, names: dict[str, str]
+    number: int, step: Step, plan: list[Planned], layout: Layout, naming: Naming
 ) -> list[str]:
+    settings = layout.settings
+    names = {
+        "cluster": settings.cluster_name, "region": f"--region {settings.region}",
+        "namespace": settings.namespace, "name": layout.name,
+    }  # fmt: skip
     mine = [each for each in plan if each.part.step == step]
     commands: list[str] = []
     for each in mine:
@@ -315,9 +265,13 @@ def _step(
         token = layout.settings.hf_token_secret
         if each.part.kind == "namespace" and token is not None:
             create = f"kubectl -n {layout.settings.namespace} create secret generic {token}"
-            commands.append(f"{create} --from-literal=token=…   # only for gated models")
+            from_file = f"{create} --from-file=token=/dev/stdin"
+            commands.append(f'printf %s "$HF_TOKEN" | {from_file}   # only for gated models')
     rest = [each for each in mine if each.with_ and step == "cluster"]
     alone = [command.text for each in rest for command in each.part.create]
+    back = f"`baton eks delete {naming.flags} --step {step}`"
+    if step != "app":
+        back += ", after the steps behind it"
     return [
         f"## {number}. {TITLES[step]} ({minutes(mine)}, estimated)",
         "",
@@ -326,8 +280,10 @@ def _step(
         *_block(commands),
         "Done when:",
         "",
-        *_block(_proofs(step, layout)),
+        *_block(proofs(step, layout)),
         f"If not: {_WRONG[step].format(**names)}",
+        "",
+        f"Taken back by: {back}",
         *(
             ["", "If it was cut off half-way, the rest one by one:", "", *_block(alone)]
             if alone
@@ -339,7 +295,13 @@ def _step(
 def _after(layout: Layout, naming: Naming) -> list[str]:
     settings = layout.settings
     serves = serve_service_name(layout)
-    key = ' -H "Authorization: Bearer $KEY"' if layout.app.baton.auth.asks_for_keys else ""
+    asks_keys = layout.app.baton.auth.asks_for_keys
+    key = ' -H "Authorization: Bearer $KEY"' if asks_keys else ""
+    model = layout.app.roles["decode"].model_id
+    body = (
+        f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}],'
+        ' "max_tokens": 16}'
+    )
     return [
         "## 5. Proof",
         "",
@@ -348,13 +310,24 @@ def _after(layout: Layout, naming: Naming) -> list[str]:
             " worker's NIXL really opened, and the devices' own counters:"
         ),
         "",
-        *_block([f"baton eks verify {naming.flags}"]),
+        *_block(
+            [
+                "cd -   # by hand: back from the rendered folder",
+                f"baton eks verify {naming.flags}",
+            ]
+        ),
         "## 6. A question",
         "",
         *_block(
             [
                 f"kubectl -n {settings.namespace} port-forward svc/{serves} 8000:8000 &",
+                *(["export KEY=…   # what stands behind the colon"] if asks_keys else []),
                 f"curl -s localhost:8000/v1/models{key}",
+                (
+                    f"curl -s localhost:8000/v1/chat/completions{key}"
+                    f" -H 'Content-Type: application/json' -d '{body}'"
+                ),
+                "kill %1   # ends the port-forward",
             ]
         ),
     ]
@@ -379,7 +352,27 @@ def _undo(layout: Layout, parts: list[Part], naming: Naming) -> list[str]:
             f" images in ECR, logs in CloudWatch, capacity reservations.{costs}"
         ),
         "",
+        "Nothing is left when these say nothing:",
+        "",
+        *_block(nothing_left(layout)),
+        "## Signed",
+        "",
+        *SIGNED,
+        "",
     ]
+
+
+def _prices(layout: Layout, cost: Cost) -> list[str]:
+    asked = price_question(layout, cost)
+    return ["What AWS says an unknown type costs:", "", *_block(asked)] if asked else []
+
+
+def _items(lines: Iterable[str]) -> list[str]:
+    found = []
+    for line in lines:
+        first, *rest = textwrap.wrap(line, 96, break_long_words=False, break_on_hyphens=False)
+        found += [f"- {first}", *(f"  {more}" for more in rest)]
+    return found
 
 
 def _text(paragraph: str) -> list[str]:

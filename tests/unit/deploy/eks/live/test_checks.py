@@ -173,12 +173,17 @@ def test_a_reservation_is_held_against_the_nodes(
         ("111122223333.dkr.ecr.us-west-2.amazonaws.com/baton:ray2.60.0", "fail"),
         ("registry.example/baton:0.1.0-ray2.59.0", "fail"),
         ("registry.example:5000/baton:0.1.0-ray2.60.0", "pass"),
+        ("registry.example/baton:ray2.60.0-vllm0.29.0-nixl1.3.2", "pass"),
+        ("registry.example/baton:ray2.60.0-vllm0.28.0", "fail"),
+        ("registry.example/baton:ray2.60.0-nixl1.3.1", "fail"),
+        ("registry.example/baton:vllm0.29.0", "unknown"),
         ("registry.example/baton:latest", "unknown"),
         ("registry.example/baton", "unknown"),
     ],
 )
 def test_an_image_is_judged_by_its_tag(image: str, word: str) -> None:
-    """Another Ray is refused, no Ray in the tag is unknown, an example's account is refused."""
+    """Another Ray, vLLM or NIXL is refused; no Ray in the tag is unknown; so is an example's
+    account refused."""
     assert verdict("EKS-110", image=image).word == word
 
 

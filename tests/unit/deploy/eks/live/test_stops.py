@@ -308,3 +308,31 @@ def test_progress_comes_from_cloudformation_once_an_event() -> None:
     said = up(cloud).said
     told = [line.strip() for line in said if "VPC" in line and "CREATE" in line]
     assert told == ["CREATE_IN_PROGRESS VPC", "CREATE_COMPLETE VPC"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ({"vllm": "0.28.0"}, "vllm 0.28.0, and the plan is for 0.29.0"),
+        ({"nixl": "1.3.1"}, "nixl 1.3.1, and the plan is for 1.3.2"),
+        ({"ray": "2.59.0"}, "ray 2.59.0, and the plan is for 2.60.0"),
+    ],
+)
+def test_an_image_that_is_not_the_plans_is_refused_though_all_of_it_runs(
+    inside: dict[str, str], said: str
+) -> None:
+    """The head's own word counts, whatever the tag says; and it can be deleted again."""
+    cloud = Cloud()
+    cloud.in_image = inside
+    assert said in refused(up, cloud)
+    down(cloud)
+    assert "service" not in cloud.things
+
+
+def test_an_image_whose_versions_cannot_be_read_is_waited_for_and_not_called_ready() -> None:
+    """Unknown is no match. It does not stand in the way of a deletion."""
+    cloud = Cloud()
+    cloud.answers["kubectl exec"] = lambda: Done(1, err="error: unable to upgrade connection")
+    assert "the image's versions are not known yet" in refused(up, cloud)
+    down(cloud)
+    assert "service" not in cloud.things
