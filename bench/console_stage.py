@@ -30,7 +30,6 @@ import uvicorn
 from baton.engine.life import ReplicaLife
 from baton.engine.load import EngineCounts
 from baton.engine.simulated import SimulatedEngine
-from baton.engine.simulated.app import VERSION
 from baton.engine.simulated.settings import LatencyProfile
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import LeaseDirectory
@@ -131,7 +130,7 @@ class _Replica:
             "kv_lease_s": own.kv_lease_s,
             "kv_bytes_per_token": own.kv_bytes_per_token,
             "continues": "chat",
-            "vllm_version": VERSION,
+            "vllm_version": own.vllm_version,
             "evidence": TransferEvidence(connector="simulated"),
         }
         await self.life.be_ready(self.life.lease.model_copy(update=facts))
