@@ -22,7 +22,8 @@ STAGES: dict[Stage, str] = {
     " Streamed P/D only.",
     "first_token": "First byte of an engine that says something of the answer → first byte to the"
     " caller: events held until one is good, the check of prefill's lease. Streamed answers only."
-    " The engine is prefill where the first token left early.",
+    " The engine is prefill where the first token left early. A part of `decode` otherwise: both"
+    " begin with decode's first byte.",
     "decode": "First body byte from decode → last byte. Streamed answers only.",
     "local_prefill": "Request sent to a decode engine without KV → its first body byte: prefill and"
     " the first decode step there. Streamed, decode alone.",

@@ -44,7 +44,8 @@ class Prefixes:
             known += 1
         cached = min(known, (len(tokens) - 1) // self._block_size) * self._block_size
         if handed:
-            cached = len(tokens)
+            # A prompt's last token is computed in any case: of one token nothing is left as cached.
+            cached = len(tokens) if len(tokens) > 1 else 0
         for name in names:
             self._read.pop(name, None)
             self._read[name] = None
