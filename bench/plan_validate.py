@@ -222,14 +222,15 @@ def counted(setups: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def engines(folder: Path) -> Iterator[dict[str, list[RealEngine]]]:
+def engines(folder: Path, *, own_sessions: bool) -> Iterator[dict[str, list[RealEngine]]]:
     """One by itself, and a pair; whoever is not asked is stopped."""
     specs = [
         EngineSpec("plain", "alone", ARGUMENTS),
         EngineSpec("prefill", "prefill", ARGUMENTS),
         EngineSpec("decode", "decode", ARGUMENTS),
     ]
-    with start_engines(specs, folder) as (alone, prefill, decode):
+    with start_engines(specs, folder, own_sessions=own_sessions) as started:
+        alone, prefill, decode = started
         everybody = (alone, prefill, decode)
         try:
             yield {"without_pd": [alone], "pd": [prefill, decode]}
@@ -290,7 +291,7 @@ def main() -> None:
             name = "pd" if len(urls) > 1 else "without_pd"
             setups[name] = validate(urls, loads, asked.seconds, asked.rounds, raw, name)
         else:
-            groups = stack.enter_context(engines(raw))
+            groups = stack.enter_context(engines(raw, own_sessions=asked.engines_first))
             everybody = [engine for group in groups.values() for engine in group]
             first = [engine.process.pid for engine in everybody] if asked.engines_first else []
             figures |= hurry(first)

@@ -111,7 +111,7 @@ def auto(folder: Path) -> dict[str, Any]:
             )
             for role, node in (("prefill", here), ("decode", there))
         ]
-        with start_engines(specs, folder) as (prefill, decode):
+        with start_engines(specs, folder, own_sessions=False) as (prefill, decode):
             gateway = [sys.executable, "-m", "baton.cli", "gateway", "--port", str(PORT)]
             gateway += ["--prefill", prefill.url, "--decode", decode.url]
             url = f"http://127.0.0.1:{PORT}"
@@ -225,7 +225,8 @@ def prefix(folder: Path, rounds: int) -> dict[str, Any]:
     """Hit rates and TTFT with and without affinity."""
     specs = [EngineSpec("prefill", f"prefill-{k}") for k in range(2)]
     found: dict[str, list[dict[str, float]]] = {"affinity": [], "load": []}
-    with start_engines([*specs, EngineSpec("decode", "decode-0")], folder) as engines:
+    specs.append(EngineSpec("decode", "decode-0"))
+    with start_engines(specs, folder, own_sessions=False) as engines:
         *prefills, decode = [engine.url for engine in engines]
         for number in range(rounds):
             for way in sorted(found, reverse=bool(number % 2)):

@@ -136,6 +136,7 @@ def start_engines(
     *,
     model_id: str = MODEL_ID,
     model: Path | None = None,
+    own_sessions: bool = True,
 ) -> Iterator[list[RealEngine]]:
     """Start engines side by side, wait until all answer, and end them when the block ends.
 
@@ -145,6 +146,9 @@ def start_engines(
         model_id: The name that they serve the model under.
         model: A tiny model that is there already. Engines hand KV over only where they were given
             the same path: it is part of NIXL's compatibility hash.
+        own_sessions: Linux shares the processor out among sessions first (`sched_autogroup`), so an
+            engine that has slept for long can wait for hundreds of milliseconds beside a busy one.
+            False: all are of the caller's session, as the engines of a Ray node are of one.
 
     Raises:
         EnginesDidNotStart: With the end of the log of the engine that failed.
@@ -156,8 +160,9 @@ def start_engines(
         for spec in specs:
             http, side = ports.pop(), ports.pop()
             engine = _start(
-                spec, model=model, folder=folder, model_id=model_id, http=http, side=side
-            )
+                spec, model=model, folder=folder, model_id=model_id, http=http, side=side,
+                own_session=own_sessions,
+            )  # fmt: skip
             engines.append(engine)
         deadline = time.monotonic() + _START_TIMEOUT_S
         for engine in engines:
@@ -199,7 +204,14 @@ def start_again(dead: RealEngine) -> Iterator[RealEngine]:
 
 
 def _start(
-    spec: EngineSpec, *, model: Path, folder: Path, model_id: str, http: int, side: int
+    spec: EngineSpec,
+    *,
+    model: Path,
+    folder: Path,
+    model_id: str,
+    http: int,
+    side: int,
+    own_session: bool,
 ) -> RealEngine:
     inside = () if spec.netns is None else ("ip", "netns", "exec", spec.netns)
     command = [
@@ -232,7 +244,8 @@ def _start(
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=own_session,
+            process_group=-1 if own_session else 0,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
         )
     return RealEngine(spec, f"http://{spec.host}:{http}", side, process, path, model, model_id)
