@@ -211,7 +211,7 @@ def _start(
     model_id: str,
     http: int,
     side: int,
-    own_session: bool,
+    own_session: bool = True,
 ) -> RealEngine:
     inside = () if spec.netns is None else ("ip", "netns", "exec", spec.netns)
     command = [
