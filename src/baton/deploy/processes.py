@@ -18,7 +18,7 @@ import time
 import psutil
 
 MARKER = "BATON_DEPLOYMENT"
-_UNCLAIMED = (21_000, 32_000)
+UNCLAIMED = (21_000, 32_000)
 """Below Linux' own range, above those of Ray's workers, of engines and of their side channels."""
 _TRIES = 64
 
@@ -108,7 +108,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     connections (`net.ipv4.ip_local_port_range`) one may be gone by then, on a busy host often.
     """
     for _ in range(_TRIES):
-        port = random.randrange(*_UNCLAIMED)  # noqa: S311 - spreads, guards nothing
+        port = random.randrange(*UNCLAIMED)  # noqa: S311 - spreads, guards nothing
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((host, port))
             return port

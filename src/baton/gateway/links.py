@@ -87,8 +87,7 @@ class Links:
         if link is None:
             link = self._links[pair] = _Link()
             if len(self._links) > MOST:
-                gone, _ = self._links.popitem(last=False)
-                self._slow.discard(gone)
+                self._forget(next(iter(self._links)))
         self._links.move_to_end(pair)
         now = self._now()
         link.curve.add(now, tokens, seconds)
@@ -185,9 +184,13 @@ class Links:
     def keep(self, replica_ids: Collection[str]) -> None:
         """Forget pairs of engines that are gone."""
         for pair in [p for p in self._links if not (p[0] in replica_ids and p[1] in replica_ids)]:
-            del self._links[pair]
+            self._forget(pair)
+
+    def _forget(self, pair: tuple[str, str]) -> None:
+        del self._links[pair]
+        if pair in self._slow:
             self._slow.discard(pair)
-        self._looked_at = -LOOK_S
+            self._looked_at = -LOOK_S  # the pairs that are left alone may hold it, too
 
     def pairs(self) -> Iterable[tuple[str, str, bool, float | None]]:
         """Prefill, decode, whether it is well, and tokens a second; None while not known."""

@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from baton.deploy.processes import MARKER, end_all, free_port, members, port_owner
+import pytest
+
+from baton.deploy.processes import MARKER, UNCLAIMED, end_all, free_port, members, port_owner
 
 # Ignores SIGTERM and has a child in a session of its own, as engines do.
 STUBBORN = (
@@ -113,4 +115,6 @@ def test_a_free_port_has_no_owner() -> None:
 def test_a_free_port_is_none_that_outgoing_connections_get() -> None:
     """They would take it before whoever asked for it."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if first < UNCLAIMED[1]:
+        pytest.skip(f"this machine gives outgoing connections ports from {first} on")
     assert all(port < first for port in [free_port() for _ in range(50)])

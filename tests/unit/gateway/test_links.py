@@ -84,6 +84,20 @@ def test_a_pair_is_left_out_once_the_others_are_known_to_be_faster(
     assert [one["routed_around"] for one in links.as_list()] == [True, False]
 
 
+def test_a_pair_that_was_forgotten_while_it_was_left_out_is_not_looked_for(
+    links: Links, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of those that are left out is a second old at most, and so may hold it still."""
+    for pair, share in (("d1", 9.0), ("d2", 9.0), ("d0", 0.2), ("d3", 0.2)):
+        teach(links, clock, ("p0", pair), share, times=7)
+    decodes = ["d0", "d1", "d2", "d3"]
+    assert links.slow_decodes("p0", decodes) == {"d1", "d2"}
+    monkeypatch.setattr("baton.gateway.links.MOST", 4)
+    links.handed_over("p9", "d9", 1_000, 0.1)  # no time passes; ("p0", "d1") is forgotten
+    assert links.slow_decodes("p0", decodes) == {"d2"}
+    assert links.slow_prefills(["p0", "p1"], ["d1"]) == frozenset()
+
+
 def test_the_last_pair_is_never_left_out(links: Links, clock: Clock) -> None:
     """A slow answer is better than none."""
     teach(links, clock, ("p0", "d0"), 3.0)
