@@ -88,7 +88,7 @@ class Links:
             link = self._links[pair] = _Link()
             if len(self._links) > MOST:
                 gone, _ = self._links.popitem(last=False)
-                self._slow.discard(gone)
+                self._not_slow(gone)
         self._links.move_to_end(pair)
         now = self._now()
         link.curve.add(now, tokens, seconds)
@@ -106,8 +106,7 @@ class Links:
         if link.slow:
             if handoff_s < WELL * prefill_s:
                 link.slow = False
-                self._slow.discard(pair)
-                self._looked_at = -LOOK_S
+                self._not_slow(pair)
                 log.info("a pair hands KV over fast again", extra=self._told(pair, link, prefill_s))
             return
         if handoff_s > prefill_s:
@@ -118,6 +117,12 @@ class Links:
             told = {**self._told(pair, link, prefill_s), "cure": CURE}
             told["routed_around"] = pair in self._set_aside()
             log.error("a pair hands KV over slower than prefill makes it", extra=told)
+
+    def _not_slow(self, pair: tuple[str, str]) -> None:
+        """It is well, or no longer known: it is not left alone until the next look either."""
+        if pair in self._slow:
+            self._slow.discard(pair)
+            self._aside -= {pair}
 
     def _set_aside(self) -> frozenset[tuple[str, str]]:
         """The slow pairs that are left alone."""
@@ -186,8 +191,7 @@ class Links:
         """Forget pairs of engines that are gone."""
         for pair in [p for p in self._links if not (p[0] in replica_ids and p[1] in replica_ids)]:
             del self._links[pair]
-            self._slow.discard(pair)
-        self._looked_at = -LOOK_S
+            self._not_slow(pair)
 
     def pairs(self) -> Iterable[tuple[str, str, bool, float | None]]:
         """Prefill, decode, whether it is well, and tokens a second; None while not known."""
