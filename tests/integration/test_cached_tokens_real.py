@@ -96,14 +96,7 @@ def test_the_same_prompt_twice_gives_the_plain_engines_figures(
     assert [answer.headers["x-baton-route"] for _, answer in told] == ["pd", "pd"]
     plain = [_ask(real_pair.decode_url, path, there, stream=stream)[0] for _ in range(2)]
     assert [figures for figures, _ in told] == plain
-    cached = [
-        sum(
-            value
-            for key, value in one.items()
-            if key.endswith(("cached_tokens", "cache_read_input_tokens"))
-        )
-        for one in plain
-    ]
+    cached = [sum(n for key, n in one.items() if key.endswith(CACHED)) for one in plain]
     assert cached[0] == 0
     assert cached[1] >= BLOCK_SIZE
     assert cached[1] % BLOCK_SIZE == 0

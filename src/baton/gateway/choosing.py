@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from baton.errors import NoEngineAvailable, ResponseGone
 from baton.gateway.decode import engine_tag
+from baton.gateway.directory import still_decodes
 from baton.gateway.generations import generation_of
 from baton.gateway.prefixes import prompt_of
 
@@ -73,9 +74,7 @@ class Choosing:
         return takers or [
             engine
             for engine in directory.all_engines()
-            if engine.role == "decode"
-            and engine.state == "draining"
-            and generation_of(engine) == offer.generation
+            if still_decodes(engine) and generation_of(engine) == offer.generation
         ]
 
     def decode(self, tried: set[str], offer: Handoff | None, again: str | None) -> EngineLease:

@@ -143,7 +143,7 @@ class _View:
         # Without decode there is nothing: an engine that failed, or is about to go, is better than
         # an error.
         sound = self.breakers.sound(ready) or self.breakers.soonest(ready)
-        return sound or [e for e in self._engines if _still_decodes(e)]
+        return sound or [e for e in self._engines if still_decodes(e)]
 
     def resting_engines(self) -> Sequence[EngineLease]:
         return [e for e in self._ready["decode"] if not self.breakers.allows(e)]
@@ -231,7 +231,8 @@ class LeaseDirectory(_View):
         return [engine for engine in self._engines if engine.replica_id not in known]
 
 
-def _still_decodes(engine: EngineLease) -> bool:
+def still_decodes(engine: EngineLease) -> bool:
+    """Whether it decodes for those that have nobody better, and is about to go."""
     return engine.role == "decode" and engine.state == "draining"
 
 

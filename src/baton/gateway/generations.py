@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,9 +110,9 @@ class Generations:
     """
 
     def __init__(self, engines: Iterable[EngineLease] = ()) -> None:
-        counts: dict[Generation, Counter[str]] = {}
+        counts: defaultdict[Generation, Counter[str]] = defaultdict(Counter)
         for engine in engines:
-            counts.setdefault(generation_of(engine), Counter())[engine.role] += 1
+            counts[generation_of(engine)][engine.role] += 1
         self.members = tuple(
             Member(generation, count["prefill"], count["decode"])
             for generation, count in sorted(counts.items())

@@ -87,7 +87,8 @@ class Links:
         if link is None:
             link = self._links[pair] = _Link()
             if len(self._links) > MOST:
-                self._forget(next(iter(self._links)))
+                gone, _ = self._links.popitem(last=False)
+                self._not_slow(gone)
         self._links.move_to_end(pair)
         now = self._now()
         link.curve.add(now, tokens, seconds)
@@ -105,8 +106,7 @@ class Links:
         if link.slow:
             if handoff_s < WELL * prefill_s:
                 link.slow = False
-                self._slow.discard(pair)
-                self._looked_at = -LOOK_S
+                self._not_slow(pair)
                 log.info("a pair hands KV over fast again", extra=self._told(pair, link, prefill_s))
             return
         if handoff_s > prefill_s:
@@ -117,6 +117,12 @@ class Links:
             told = {**self._told(pair, link, prefill_s), "cure": CURE}
             told["routed_around"] = pair in self._set_aside()
             log.error("a pair hands KV over slower than prefill makes it", extra=told)
+
+    def _not_slow(self, pair: tuple[str, str]) -> None:
+        """It is well, or no longer known: it is not left alone until the next look either."""
+        if pair in self._slow:
+            self._slow.discard(pair)
+            self._aside -= {pair}
 
     def _set_aside(self) -> frozenset[tuple[str, str]]:
         """The slow pairs that are left alone."""
@@ -184,13 +190,8 @@ class Links:
     def keep(self, replica_ids: Collection[str]) -> None:
         """Forget pairs of engines that are gone."""
         for pair in [p for p in self._links if not (p[0] in replica_ids and p[1] in replica_ids)]:
-            self._forget(pair)
-
-    def _forget(self, pair: tuple[str, str]) -> None:
-        del self._links[pair]
-        if pair in self._slow:
-            self._slow.discard(pair)
-            self._looked_at = -LOOK_S  # the pairs that are left alone may hold it, too
+            del self._links[pair]
+            self._not_slow(pair)
 
     def pairs(self) -> Iterable[tuple[str, str, bool, float | None]]:
         """Prefill, decode, whether it is well, and tokens a second; None while not known."""

@@ -368,8 +368,10 @@ class Continued(Rewritten):
 
 def _keep_within(details: Any, prompt_tokens: int) -> None:
     """No more of a prompt is cached than it has: the rest was answer."""
+    if not isinstance(details, dict):
+        return
     for key in ("cached_tokens", "created_cache_tokens"):
-        if isinstance(details, dict) and isinstance(details.get(key), int):
+        if isinstance(details.get(key), int):
             details[key] = min(details[key], prompt_tokens)
 
 

@@ -150,6 +150,26 @@ def test_pairs_of_engines_that_are_gone_are_forgotten(links: Links, clock: Clock
     assert not links.any_slow
 
 
+@pytest.mark.parametrize("asked", ["prefill", "decode"])
+def test_a_slow_pair_that_makes_room_for_others_is_no_longer_gone_around(
+    links: Links, clock: Clock, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """At once, not with the next look; and it is the first to go, because nobody uses it."""
+    monkeypatch.setattr("baton.gateway.links.MOST", 5)
+    fast = ("p2", "p3", "p4")
+    for prefill, share in (*((p, 0.2) for p in fast), ("p0", 9.0), ("p1", 9.0)):
+        teach(links, clock, (prefill, "d0"), share)
+    for prefill in fast:
+        links.handed_over(prefill, "d0", 1_000, 0.2)
+    assert links.slow_prefills(["p0", "p1", "p2"], ["d0"]) == {"p0", "p1"}
+    links.handed_over("p5", "d0", 1_000, 0.2)  # `p0` goes; `p1` is slow still
+    if asked == "prefill":
+        assert links.slow_prefills(["p0", "p1", "p2"], ["d0"]) == {"p1"}
+    else:
+        assert links.slow_decodes("p0", ["d0", "d1"]) == frozenset()
+    assert links.any_slow
+
+
 async def test_a_gateway_goes_around_a_slow_pair() -> None:
     """Requests with KV leave the slow decode engine out; the metric says which pair it is."""
     async with stack(decode=2) as s:
