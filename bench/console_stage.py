@@ -135,10 +135,6 @@ class _Replica:
         }
         await self.life.be_ready(self.life.lease.model_copy(update=facts))
 
-    async def end(self) -> None:
-        await self.life.end()
-        await self.engine.__aexit__(None, None, None)
-
 
 class Stage:
     """Everything, in a thread of its own: a browser's test is not asynchronous.

@@ -273,16 +273,8 @@ def shared_load(url: str, salt: str) -> list[float]:
     draw = random.Random(7)
     begins = [words(PREFIX_WORDS, f"{salt}-{k}") for k in range(PREFIXES)]
     asks = [f"{draw.choice(begins)} and {words(20, f'{salt}-end-{k}')}" for k in range(ASKED)]
-    ttfts: list[float] = []
-
-    def call() -> None:
-        while asks:
-            ttfts.append(ask(url, asks.pop(), 2))
-
     with ThreadPoolExecutor(CALLERS) as pool:
-        for done in [pool.submit(call) for _ in range(CALLERS)]:
-            done.result()
-    return ttfts
+        return list(pool.map(lambda prompt: ask(url, prompt, 2), asks))
 
 
 def cached(engines: list[str]) -> tuple[float, float]:

@@ -21,11 +21,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import psutil
-from output import write
+from output import spread, write
 
 from baton.demo.file import demo_file
 from baton.demo.model import ensure_demo_model
@@ -107,21 +106,12 @@ def report(rounds: list[dict[str, dict[str, Any]]], model: Path) -> dict[str, An
         "model": model.name,
         "weights_bytes": sum(path.stat().st_size for path in model.glob("*.safetensors")),
         "ways": ways,
-        "warm_to_ray": spread([e["warm"]["ready_s"] / e["ray"]["ready_s"] for e in both]),
+        "warm_to_ray": spread(e["warm"]["ready_s"] / e["ray"]["ready_s"] for e in both)
+        if both
+        else None,
         "idle_before_percent": [
             {way: turn["idle_before_percent"] for way, turn in each.items()} for each in rounds
         ],
-    }
-
-
-def spread(values: list[float]) -> dict[str, float] | None:
-    """Median, lowest and highest; None of nothing."""
-    if not values:
-        return None
-    return {
-        "median": round(median(values), 3),
-        "lowest": round(min(values), 3),
-        "highest": round(max(values), 3),
     }
 
 

@@ -10,7 +10,7 @@ function digits(value) {
   return value.toFixed(size >= 10 ? 1 : 2);
 }
 
-/** Seconds: `0.42 ms`, `84 ms`, `1.25 s`, `2 min 5 s`. */
+/** Seconds: `0.42 ms`, `84.0 ms`, `1.25 s`, `2 min 5 s`. */
 export function seconds(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return UNKNOWN;
   if (value < 0.9995) return `${digits(value * 1000)} ms`;

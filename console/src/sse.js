@@ -8,8 +8,8 @@ export class Events {
 
   /** The events that `text` completes: `{data}` or `{timing}`. */
   push(text) {
-    this.#rest += text.replaceAll("\r\n", "\n");
-    const parts = this.#rest.split("\n\n");
+    // Together: a piece may end between CR and LF.
+    const parts = (this.#rest + text).replaceAll("\r\n", "\n").split("\n\n");
     this.#rest = parts.pop();
     return parts.flatMap((part) => part.split("\n").flatMap(line));
   }

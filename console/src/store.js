@@ -6,6 +6,8 @@ import { rate, stageSeconds, percentile } from "./stats.js";
 const MOST_REQUESTS = 10000;
 const KEEPS_GATEWAY_S = 30;
 const RATE_OVER_S = 30;
+/** From well to bad: of what several gateways think of an engine the worst is shown. */
+const CIRCUITS = ["closed", "half_open", "open"];
 
 export class Store {
   requests = [];
@@ -99,7 +101,10 @@ export class Store {
         if (known === undefined) found.set(engine.replica_id, { ...engine });
         else {
           known.inflight += engine.inflight;
-          if (engine.circuit !== "closed") known.circuit = engine.circuit;
+          if (CIRCUITS.indexOf(engine.circuit) > CIRCUITS.indexOf(known.circuit)) {
+            known.circuit = engine.circuit;
+            known.cool_off_left_s = engine.cool_off_left_s;
+          }
         }
       }
     }

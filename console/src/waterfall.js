@@ -90,7 +90,7 @@ function stepsTable(request) {
   );
 }
 
-function requestRow(request, opened, changed) {
+function requestRow(request, opened) {
   const id = newId("request");
   const bar = h("div", { class: "bar", role: "img", "aria-label": inWords(request) });
   const { kind, sign } = OUTCOMES[request.outcome] ?? { kind: "none", sign: "·" };
@@ -144,7 +144,6 @@ function requestRow(request, opened, changed) {
     attr(more, "aria-expanded", String(open));
     if (open) opened.add(request.key);
     else opened.delete(request.key);
-    changed();
   });
   let drawn = 0;
   return {
@@ -158,7 +157,7 @@ function requestRow(request, opened, changed) {
 
 export function startWaterfall(section) {
   const opened = new Set();
-  let [filter, whole, latest, held] = ["all", true, null, null];
+  let [filter, whole, latest, held, shown] = ["all", true, null, null, []];
   const redraw = () => latest && render();
   const pick = (text, options, onChange) => {
     const select = h(
@@ -223,7 +222,8 @@ export function startWaterfall(section) {
         ],
         (value) => {
           filter = value;
-          held = null;
+          opened.clear(); // their rows may not be of this kind: all are made anew, closed
+          keyed(table, []);
         },
       ),
       pick(
@@ -246,10 +246,10 @@ export function startWaterfall(section) {
   function render() {
     const store = latest;
     const fitting = store.requests.filter(FILTERS[filter]);
-    // A row that somebody reads must not run away under the eyes: the list stands still meanwhile.
-    if (opened.size === 0) held = null;
-    else held ??= fitting.slice(-MOST).reverse();
-    const shown = held ?? fitting.slice(-MOST).reverse();
+    // A row that somebody reads must not run away under the eyes: the list stands still meanwhile,
+    // as it was on the screen when the first one was opened.
+    held = opened.size === 0 ? null : (held ?? shown);
+    shown = held ?? fitting.slice(-MOST).reverse();
     const longest = Math.max(0, ...shown.map((r) => (whole ? r.total_s : (r.ttft_s ?? r.total_s))));
     const scale = Number((longest * 1.02 || 1).toPrecision(2));
     show(scroll, shown.length > 0);
@@ -281,7 +281,7 @@ export function startWaterfall(section) {
       table,
       shown.map((request) => ({ request, scale })),
       ({ request }) => request.key,
-      ({ request }) => requestRow(request, opened, redraw),
+      ({ request }) => requestRow(request, opened),
     );
   }
 

@@ -99,6 +99,15 @@ test("events may be cut anywhere, and comments that are no timeline are skipped"
   assert.deepEqual(new Events().push(": baton-timing {broken\n\n"), []);
 });
 
+test("an event is there as soon as its lines are, also when a piece ends between CR and LF", () => {
+  const split = new Events();
+  const pieces = ["data: one\r", "\n\r", "\ndata: two\r\n\r", "\n"];
+  assert.deepEqual(
+    pieces.map((piece) => split.push(piece)),
+    [[], [], [{ data: "one" }], [{ data: "two" }]],
+  );
+});
+
 test("the gateway's address comes from the page's own, and /v1 never doubles", () => {
   assert.equal(chatPath(baseOf("/console")), "/v1/chat/completions");
   assert.equal(chatPath(baseOf("/qwen/console")), "/qwen/v1/chat/completions");
@@ -146,6 +155,17 @@ test("two gateways behind one address become one picture", () => {
   assert.equal(store.load("inflight"), 2);
   store.take(view("g2", 4, []), 40);
   assert.deepEqual([...store.seen], [["g2", 4]]);
+});
+
+test("of what two gateways think of an engine the worst is shown, with the time that belongs to it", () => {
+  const store = new Store();
+  const think = (circuit, cool_off_left_s) => [engine("d", "decode", { circuit, cool_off_left_s })];
+  store.take(view("g1", 0, think("half_open", 0)), 1);
+  store.take(view("g2", 0, think("open", 4)), 2);
+  store.take(view("g3", 0, think("closed", 0)), 3);
+  store.take(view("g4", 0, think("half_open", 0)), 4);
+  const [{ circuit, cool_off_left_s }] = store.engines("decode");
+  assert.deepEqual([circuit, cool_off_left_s], ["open", 4]);
 });
 
 test("a slow pair comes first, and one that nobody measured is not called well", () => {

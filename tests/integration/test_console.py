@@ -71,6 +71,26 @@ def test_requests_fill_the_waterfall_and_none_of_their_words(seen):
     assert "that nobody reads" not in seen.text()
 
 
+def test_rows_that_are_read_stay_and_others_come_again_when_none_is_open(seen):
+    """Also when the page is held still, and when another kind of requests is chosen meanwhile."""
+    page = seen.page
+    page.get_by_role("button", name="Hold still").click()
+    before = page.locator("#requests .id").all_inner_texts()
+    for _ in range(2):  # of the first it is not known that the page has taken it
+        with page.expect_response(
+            lambda told: "/baton/console" in told.url and told.json()["requests"]["ended"]
+        ):
+            pass
+    page.get_by_role("button", name="Details of request").nth(1).click()
+    assert page.locator("#requests .id").all_inner_texts() == before
+    page.get_by_role("button", name="Hold still").click()
+    seen.sees("The list stands still while details are open")
+    assert page.locator("#requests .id").all_inner_texts() == before
+    page.locator("#requests select").first.select_option("alone")
+    assert page.get_by_text("The list stands still").count() == 0
+    assert page.locator("#requests [aria-expanded=true]").count() == 0
+
+
 def test_the_chart_has_lines_and_the_same_numbers_as_a_table(seen):
     """Whoever does not see the picture reads the table."""
     page = seen.page
@@ -248,6 +268,8 @@ def test_that_it_asks_is_said_before_the_first_answer_and_a_404_as_switched_off(
         opened.page.route("**/baton/console*", lambda route: waits.append(route))  # noqa: PLW0108
         opened.page.reload()
         opened.sees("Asking the gateway…")
+        while not waits:  # words that stand there before the page asks
+            opened.page.wait_for_timeout(50)
         waits[0].fulfill(status=404, body=answer)
         opened.sees("This gateway serves no console.")
 

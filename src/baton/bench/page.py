@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 # dark page the dark ones are lighter.
 _LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _DARK = ("#5bb5ea", "#ff9047", "#35c99d", "#e3a3c6", "#8fd0f5", "#f0c04d")
+_KINDS = {
+    **dict.fromkeys(("together", "disaggregated", "held", "chosen"), "won"),
+    **dict.fromkeys(("rounds overlap", "-"), "none"),
+}
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c1e21;--soft:#5d6570;--paper:#fff;--line:#e3e6ea;
 --axis:#9aa3ad;--band:#f6f8fa;--good:#0b6e4f;LIGHT}
@@ -75,8 +79,7 @@ def _cell(text: str) -> str:
     figure, bracket, rest = text.partition(" (")
     if bracket and rest.endswith(")") and figure[:1].isdigit():
         return f'<td>{escape(figure)}<span class="rounds">{escape("(" + rest)}</span></td>'
-    kind = {"together": "won", "disaggregated": "won", "held": "won", "chosen": "won"}.get(text)
-    kind = "none" if text in ("rounds overlap", "-") else kind
+    kind = _KINDS.get(text)
     return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
 
 

@@ -121,9 +121,7 @@ class Chart:
             parts.append(f'<text x="{x:.1f}" y="{base + 16}" class="mid">{text}</text>')
         for value, text in up.ticks():
             _, y = place(across.low, value)
-            parts.append(
-                f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>'
-            )
+            parts.append(_across("grid", y))
             parts.append(f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" class="end">{text}</text>')
         parts.append(
             f'<polyline class="axis" points="{_LEFT},{_TOP} {_LEFT},{base} {right},{base}"/>'

@@ -19,6 +19,8 @@ import httptools
 from baton.conformance.wire import CONNECT_S, AnswerParser, Reply, Unanswered
 
 if TYPE_CHECKING:
+    import threading
+
     from baton.conformance.wire import Wire
 
 SEGMENT_BYTES = 88
@@ -27,13 +29,16 @@ SILENCE_S = 30.0
 PAUSE_EVERY_BYTES = 64
 
 
-def ask_through_keyhole(wire: Wire, path: str, body: bytes, *, pause_s: float = 0.0) -> Reply:
+def ask_through_keyhole(
+    wire: Wire, path: str, body: bytes, *, over: threading.Event, pause_s: float = 0.0
+) -> Reply:
     """POST, and read the answer byte by byte. Blocks: for a thread.
 
     Args:
         wire: The endpoint.
         path: Behind the base URL.
         body: JSON.
+        over: Set when nobody waits for the answer any more: a thread cannot be cancelled.
         pause_s: So long it waits after each `PAUSE_EVERY_BYTES`.
 
     Raises:
@@ -44,7 +49,7 @@ def ask_through_keyhole(wire: Wire, path: str, body: bytes, *, pause_s: float = 
         with contextlib.closing(_connect(wire)) as connection:
             connection.sendall(wire.head("POST", path, body) + body)
             read = 0
-            while not parser.done and (byte := connection.recv(1)):
+            while not parser.done and not over.is_set() and (byte := connection.recv(1)):
                 parser.feed(byte)
                 read += 1
                 if pause_s and not read % PAUSE_EVERY_BYTES:

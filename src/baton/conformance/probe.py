@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,13 @@ class Probe:
         """The same over a connection that cuts everything (`keyhole`)."""
         path, body = self._streamed(chat=chat, **fields)
         raw = json.dumps(body).encode()
-        reply = await asyncio.to_thread(ask_through_keyhole, self.wire, path, raw, pause_s=pause_s)
+        over = threading.Event()
+        try:
+            reply = await asyncio.to_thread(
+                ask_through_keyhole, self.wire, path, raw, over=over, pause_s=pause_s
+            )
+        finally:
+            over.set()
         return self._read_stream(self._noted(reply), chat=chat)
 
     def _streamed(self, *, chat: bool, **fields: Any) -> tuple[str, dict[str, Any]]:

@@ -102,7 +102,6 @@ class Wire:
         body: bytes | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        read: int = _READ,
     ) -> Reply:
         """Send a request and read the whole answer.
 
@@ -111,13 +110,12 @@ class Wire:
             path: Behind the base URL.
             body: JSON, or what pretends to be.
             headers: Beside those of every request.
-            read: The most bytes that one read takes.
 
         Raises:
             Unanswered: There is no answer that is HTTP.
         """
         async with self.open(method, path, body, headers=headers) as (reader, parser):
-            while not parser.done and await _next(reader, parser, read):
+            while not parser.done and await _next(reader, parser):
                 pass
             return parser.reply
 
@@ -163,10 +161,10 @@ class Wire:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def _next(reader: asyncio.StreamReader, parser: AnswerParser, read: int) -> bool:
+async def _next(reader: asyncio.StreamReader, parser: AnswerParser) -> bool:
     """Read once. False at the end of the connection."""
     try:
-        data = await reader.read(read)
+        data = await reader.read(_READ)
         if data:
             parser.feed(data)
             return True
@@ -191,6 +189,6 @@ async def _next(reader: asyncio.StreamReader, parser: AnswerParser, read: int) -
 async def until(reader: asyncio.StreamReader, parser: AnswerParser, marks: int) -> bool:
     """Read until the body holds so many event ends; False when it ended before."""
     while parser.reply.body.count(b"\n\n") < marks:
-        if parser.done or not await _next(reader, parser, _READ):
+        if parser.done or not await _next(reader, parser):
             return False
     return True

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from baton.conformance.cases import ALL
 from baton.conformance.keyhole import SEGMENT_BYTES, ask_through_keyhole
+from baton.conformance.probe import Probe
 from baton.conformance.run import run
-from baton.conformance.wire import Unanswered, Wire
+from baton.conformance.wire import Reply, Unanswered, Wire
 from tests.unit.conformance.endpoints import MODELS, answer, as_json, models_else, serving
 
 if TYPE_CHECKING:
@@ -36,6 +38,12 @@ def stream(end: bytes = b"\n\n") -> list[bytes]:
     return [b"data: " + event + end for event in [*events, b"[DONE]"]]
 
 
+async def _ask(wire: Wire) -> Reply:
+    return await asyncio.to_thread(
+        ask_through_keyhole, wire, "/v1/x", b"{}", over=threading.Event()
+    )
+
+
 async def test_bytes_come_one_at_a_time_over_segments_smaller_than_an_event() -> None:
     """The other side sees the small segments, so what it writes is cut below it."""
     seen: list[int] = []
@@ -51,7 +59,7 @@ async def test_bytes_come_one_at_a_time_over_segments_smaller_than_an_event() ->
     server = await asyncio.start_server(one, "127.0.0.1", 0)
     async with server:
         wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        reply = await asyncio.to_thread(ask_through_keyhole, wire, "/v1/x", b"{}")
+        reply = await _ask(wire)
     assert seen[0] <= SEGMENT_BYTES
     assert {len(piece) for piece in reply.pieces} == {1}
     assert reply.body == b"".join(stream())
@@ -95,6 +103,31 @@ async def test_a_server_that_loses_what_a_narrow_connection_does_not_take_fails(
     assert outcome.status == "fail"
 
 
+async def test_a_stream_without_an_end_is_let_go_when_the_cases_time_is_over() -> None:
+    """Else its thread would read on, and the command would not end."""
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b": still here\n\n")
+                await writer.drain()
+                await asyncio.sleep(0.001)
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    async with server:
+        wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        case = asyncio.create_task(Probe(wire, "m").stream_through_keyhole())
+        await asked.wait()
+        case.cancel()
+        await asyncio.wait_for(gone.wait(), 60)
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -108,4 +141,4 @@ async def test_what_is_no_http_is_no_answer(said: bytes, why: str) -> None:
     speak: Callable[[str], bytes] = lambda _: said  # noqa: E731
     async with serving(speak) as url:
         with pytest.raises(Unanswered, match=why):
-            await asyncio.to_thread(ask_through_keyhole, Wire(url), "/x", b"{}")
+            await _ask(Wire(url))
