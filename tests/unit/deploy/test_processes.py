@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from baton.deploy.processes import MARKER, end_all, free_port, members, port_owner
+import pytest
+
+from baton.deploy.processes import MARKER, end_all, free_port, free_ports, members, port_owner
 
 # Ignores SIGTERM and has a child in a session of its own, as engines do.
 STUBBORN = (
@@ -114,3 +116,10 @@ def test_a_free_port_is_none_that_outgoing_connections_get() -> None:
     """They would take it before whoever asked for it."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(port < first for port in [free_port() for _ in range(50)])
+
+
+def test_ports_that_are_asked_for_together_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is taken before the last is found, so chance could give one twice."""
+    given = iter([4001, 4001, 4002, 4001, 4003])
+    monkeypatch.setattr("baton.deploy.processes.free_port", lambda: next(given))
+    assert free_ports(3) == [4001, 4002, 4003]
