@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from baton.deploy.processes import MARKER, end_all, free_port, free_ports, members, port_owner
+
+if TYPE_CHECKING:
+    import pytest
 
 # Ignores SIGTERM and has a child in a session of its own, as engines do.
 STUBBORN = (
