@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from baton.demo.tiny_model import make_tiny_model
-from baton.deploy.processes import free_port
+from baton.deploy.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +156,7 @@ def start_engines(
     model = model or make_tiny_model(folder / "model")
     engines: list[RealEngine] = []
     try:
-        ports = _free_ports(2 * len(specs))
+        ports = free_ports(2 * len(specs))
         for spec in specs:
             http, side = ports.pop(), ports.pop()
             engine = _start(
@@ -288,13 +288,6 @@ def _stop(engines: list[RealEngine]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             engine.process.wait(max(0.1, deadline - time.monotonic()))
         engine.kill()  # the group may outlive its leader
-
-
-def _free_ports(count: int) -> list[int]:
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port())
-    return list(found)
 
 
 def _end_of(log: Path, lines: int = 40) -> str:

@@ -79,7 +79,9 @@ def _run(image: str, *command: str, volumes: tuple[str, ...] = ()) -> Any:
 def test_nothing_of_the_building_machine_is_in_the_image(image: str) -> None:
     """Where pip looked, its settings and its certificates: neither in files nor in the config."""
     look = f"ls -d {tool.HOST_PIP} /etc/pip.conf /etc/xdg/pip; pip config list"
-    assert _run(image, "bash", "-c", look).stdout.strip() == ""
+    seen = _run(image, "bash", "-c", look)
+    assert seen.returncode == 0, seen.stderr  # pip's: a container that did not run has said nothing
+    assert seen.stdout.strip() == ""
     config = subprocess.run(
         tool.buildah("inspect", "--type", "image", tool.IMAGE),
         capture_output=True, text=True, check=True,

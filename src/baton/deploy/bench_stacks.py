@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import httpx
 
 from baton.deploy.own_process import OwnProcess
-from baton.deploy.processes import free_port
+from baton.deploy.processes import free_ports
 from baton.errors import ConfigRefused, DeployFailed
 from baton.spec.adapt import CPU_ENV
 from baton.spec.schema import BatonBlock, Disaggregate, Logging, Recovery
@@ -101,7 +101,7 @@ class Stack:
         self._temporary.cleanup()
 
     def _start(self, number: int, engine: EngineToStart) -> tuple[str, str]:
-        port, side_port = free_port(), free_port()
+        port, side_port = free_ports(2)
         log = self._folder / f"{engine.role}-{number}.log"
         environment = {
             **engine.environment,

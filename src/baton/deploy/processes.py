@@ -117,6 +117,14 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
+def free_ports(count: int) -> list[int]:
+    """So many ports as `free_port` gives, no two of them the same: none is taken yet."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[free_port()] = None
+    return list(found)
+
+
 def port_owner(host: str, port: int) -> str | None:
     """Who listens on `port`, as `name (pid 123)`; None when the port is free.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from baton.deploy.edge import FOLDER, edge_environment
-from baton.deploy.processes import MARKER, end_all, free_port
+from baton.deploy.processes import MARKER, end_all, free_ports
 from baton.deploy.state import keep_log
 from baton.errors import DeployFailed, EnvironmentUnfit
 
@@ -98,16 +98,16 @@ def start_head(name: str, *, cpus: int, settings_environment: dict[str, str]) ->
     (folder / FOLDER).mkdir()
     marker = f"{name}:{secrets.token_hex(8)}"
     auth_token = secrets.token_hex(32)
-    port, client_port, agent_port = free_port(), free_port(), free_port()
+    port, client_port, agent_port, stats_port, metrics_port, fallback_port = free_ports(6)
     own = client_environment(auth_token) | settings_environment
     environment = (
         dict(os.environ)
         | own
         | edge_environment(
             folder,
-            stats_port=free_port(),
-            metrics_port=free_port(),
-            fallback_port=free_port(),
+            stats_port=stats_port,
+            metrics_port=metrics_port,
+            fallback_port=fallback_port,
         )
         # Nothing outside this machine has business with its engines.
         | {MARKER: marker, "BATON_ENGINE_HOST": "127.0.0.1"}

@@ -51,7 +51,7 @@ def played(
     return list(Fleet(pools).play(requests).served)
 
 
-def calibrated(profile: Profile, seen: Sequence[Seen], *, apart: bool = False) -> Profile:
+def calibrated(profile: Profile, seen: Sequence[Seen]) -> Profile:
     """The profile with both factors; as it was where nothing was seen."""
     requests = [Request(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in seen]
     if not requests:
@@ -59,7 +59,7 @@ def calibrated(profile: Profile, seen: Sequence[Seen], *, apart: bool = False) -
     ttft, tpot = _middle([one.ttft_s for one in seen]), _middle([one.tpot_s for one in seen])
     first, step = profile.calibration.first, profile.calibration.step
     for _ in range(_ROUNDS):
-        said = played(profile, requests, apart=apart)
+        said = played(profile, requests, apart=False)
         first *= ttft / _middle([one.ttft_s for one in said])
         step *= tpot / _middle([one.tpot_s or 0.0 for one in said])
         found = Calibration(first=first, step=step, answers=len(seen))

@@ -10,8 +10,9 @@
 
 The first round of each shape is thrown away: it compiles, and a first handoff of a size is up to
 three times slower. Of the others medians count, and of steps means. Rounds go over all shapes, so
-that a machine whose speed drifts shows in all of them and not in one. No two prompts have the same
-length (`Prober.near`). The engine must have nothing else to do meanwhile.
+that a machine whose speed drifts shows in all of them and not in one. Prompts whose first token is
+timed lie around the length that is meant, each elsewhere (`Prober.near`); only `wake` asks each
+place twice, after the pause and at once. The engine must have nothing else to do meanwhile.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ class Profile(Frozen):
             if not tokens:
                 return step * sequence_s(sequences)
             # Weights are read once, for prompts and sequences together.
-            beside = step * max(sequence_s(max(sequences, 1)), launch_s)
-            return first * (token_s * tokens + prompt_s) + beside
+            beside = max(sequence_s(sequences), launch_s) if sequences else launch_s
+            return first * (token_s * tokens + prompt_s) + step * beside
 
         capacity = self.engine.kv_capacity_tokens
         return StepCosts(
@@ -188,9 +188,8 @@ class Profile(Frozen):
         seconds = [self.calibration.first * point.seconds for point in self.handoff]
         if len(set(tokens)) == 1:
             return HandoffCost(0.0, tokens[0] * self.bytes_per_token / max(seconds[0], 1e-9))
-        fixed, each = least_squares([[1.0] * len(tokens), tokens], seconds)
-        waits = [max(point.busy_s, 1e-6) for point in self.handoff]
-        busy, busy_each = least_squares([[1.0] * len(tokens), tokens], waits)
+        fixed, each = _handoff_line(tokens, seconds)
+        busy, busy_each = _handoff_line(tokens, [point.busy_s for point in self.handoff])
         return HandoffCost(
             fixed, self.bytes_per_token / each if each > 0 else math.inf,
             busy_s=busy, busy_byte_s=busy_each / self.bytes_per_token,
@@ -267,6 +266,19 @@ def _clear(share: float) -> float:
     return share if share > NOISE else 0.0
 
 
+def _handoff_line(tokens: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """(fixed, seconds a token).
+
+    Each is a difference of times, so it may come out as nothing by chance: what is below a tenth of
+    the largest is missed by a share of that tenth, and not by one of itself.
+    """
+    least = max(seconds) / 10
+    if least == 0:
+        return 0.0, 0.0
+    fixed, each = least_squares([[1.0] * len(tokens), list(tokens)], seconds, least)
+    return fixed, each
+
+
 def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float, float]:
     """(fixed, more for each further prompt, seconds a token, seconds a pair), by relative error.
 
@@ -324,14 +336,19 @@ class _Line:
         return y0 + (y1 - y0) * (at - x0) / (x1 - x0) if at <= x1 else y1 + slope * (at - x1)
 
 
-def least_squares(columns: Sequence[Sequence[float]], goal: Sequence[float]) -> list[float]:
-    """Coefficients of 0 or more with the least relative error.
+def least_squares(
+    columns: Sequence[Sequence[float]], goal: Sequence[float], least: float = 0.0
+) -> list[float]:
+    """Coefficients of 0 or more with the least relative error; of `least` where a goal is below.
 
     Those that come out negative are left out one by one: there are four at most.
     """
     active = list(range(len(columns)))
+    scales = [max(y, least) for y in goal]
+    shares = [y / scale for y, scale in zip(goal, scales, strict=True)]
+    rows = [[x / scale for x, scale in zip(column, scales, strict=True)] for column in columns]
     while True:
-        found = _solve([[x / y for x, y in zip(columns[i], goal, strict=True)] for i in active])
+        found = _solve([rows[i] for i in active], shares)
         worst = min(range(len(active)), key=lambda i: found[i])
         if found[worst] >= 0 or len(active) == 1:
             break
@@ -342,14 +359,14 @@ def least_squares(columns: Sequence[Sequence[float]], goal: Sequence[float]) -> 
     return result
 
 
-def _solve(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Normal equations against ones, by elimination with pivots; columns are scaled first."""
+def _solve(rows: Sequence[Sequence[float]], goal: Sequence[float]) -> list[float]:
+    """Normal equations, by elimination with pivots; columns are scaled first."""
     scales = [math.sqrt(sum(x * x for x in row)) or 1.0 for row in rows]
     scaled = [[x / s for x in row] for row, s in zip(rows, scales, strict=True)]
     size = len(scaled)
     matrix = [
         [sum(a * b for a, b in zip(scaled[i], scaled[j], strict=True)) for j in range(size)]
-        + [sum(scaled[i])]
+        + [sum(a * b for a, b in zip(scaled[i], goal, strict=True))]
         for i in range(size)
     ]
     for i in range(size):

@@ -16,6 +16,8 @@ from baton.cli import eks_run
 from baton.cli.eks import command
 from baton.deploy.eks.live.aws import AwsFailed
 from baton.deploy.eks.live.commands import Done
+from baton.deploy.eks.live.prices import Price, cost_of
+from baton.deploy.eks.live.runbook_signing import image_commands, to_settle
 from baton.deploy.eks.live.walk import Pace
 from baton.errors import ChecksFailed, DeployFailed
 from tests.unit.deploy.eks.live.cloud import Cloud
@@ -103,6 +105,33 @@ def test_the_runbook_is_the_reviewed_one(
         path.parent.mkdir(exist_ok=True)
         path.write_text(result.stdout, encoding="utf-8")
     assert result.stdout == path.read_text(encoding="utf-8")
+
+
+def test_only_gpus_of_unknown_price_are_called_most_of_the_bill() -> None:
+    """Somebody signs it: where GPUs have a price, volumes without one are no large part."""
+    unknown = changed(None, G6)
+    known = {"g6.8xlarge": Price(2.0, "a page", "2026")}
+    (said, _) = to_settle(unknown, [], cost_of(unknown, {}))
+    assert "2 x g6.8xlarge" in said
+    assert said.endswith("are most of the bill")
+    (said, _) = to_settle(unknown, [], cost_of(unknown, known))
+    assert "EBS" in said
+    assert "most of the bill" not in said
+
+
+@pytest.mark.parametrize("image", ["baton:0.1.0-ray2.60.0", IMAGE.replace("/baton", "/a/baton")])
+def test_repository_and_tag_of_an_image_are_read_from_any_name(image: str) -> None:
+    """Without a registry, and with a folder in it."""
+    lines = image_commands(changed(None, G6, image=image))
+    assert not [line for line in lines if "is checked by EKS-110" in line]
+    made = [line for line in lines if "create-repository" in line]
+    assert len(made) == ("ecr" in image)
+    assert all("--repository-name a/baton --region us-west-2" in line for line in made)
+
+
+def test_an_image_that_is_named_by_its_digest_is_not_built() -> None:
+    """The digest is known once it is in the registry."""
+    assert image_commands(changed(None, G6, image=f"{IMAGE}@sha256:{64 * '0'}")) == []
 
 
 def test_plan_says_what_would_be_made_and_changes_nothing(cloud: Cloud) -> None:

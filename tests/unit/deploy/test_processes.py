@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from baton.deploy.processes import MARKER, UNCLAIMED, end_all, free_port, members, port_owner
+from baton.deploy.processes import (
+    MARKER,
+    UNCLAIMED,
+    end_all,
+    free_port,
+    free_ports,
+    members,
+    port_owner,
+)
 
 # Ignores SIGTERM and has a child in a session of its own, as engines do.
 STUBBORN = (
@@ -118,3 +126,10 @@ def test_a_free_port_is_none_that_outgoing_connections_get() -> None:
     if first < UNCLAIMED[1]:
         pytest.skip(f"this machine gives outgoing connections ports from {first} on")
     assert all(port < first for port in [free_port() for _ in range(50)])
+
+
+def test_ports_that_are_asked_for_together_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is taken before the last is found, so chance could give one twice."""
+    given = iter([4001, 4001, 4002, 4001, 4003])
+    monkeypatch.setattr("baton.deploy.processes.free_port", lambda: next(given))
+    assert free_ports(3) == [4001, 4002, 4003]

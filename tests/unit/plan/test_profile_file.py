@@ -90,6 +90,42 @@ def test_noise_between_two_engines_is_no_cost() -> None:
     assert (found.reading, found.writing) == (0.0, 0.2)
 
 
+@pytest.mark.parametrize("noise_s", [0.0, 1e-6])
+def test_a_handoff_that_came_out_as_nothing_says_nothing_of_the_others(noise_s: float) -> None:
+    """Its relative error is no measure: a difference of two times may well be 0, or nearly."""
+    seconds = {64: noise_s, 1024: 0.01, 4096: 0.04}
+    handoff = tuple(
+        HandoffPoint(tokens=n, samples=3, seconds=s, busy_s=s) for n, s in seconds.items()
+    )
+    cost = profile(handoff=handoff).handoff_cost()
+    assert cost is not None
+    for tokens in (1024, 4096):
+        size = tokens * BYTES
+        assert cost.seconds(size) == pytest.approx(seconds[tokens], rel=0.05)
+        assert cost.waits_s(size) == pytest.approx(seconds[tokens], rel=0.05)
+
+
+def test_a_handoff_that_never_took_any_time_is_free() -> None:
+    """Two engines on one fast machine: nothing is left of the difference."""
+    handoff = tuple(HandoffPoint(tokens=n, samples=3, seconds=0.0) for n in (64, 1024))
+    cost = profile(handoff=handoff).handoff_cost()
+    assert cost is not None
+    assert (cost.seconds(1024 * BYTES), cost.waits_s(1024 * BYTES)) == (0.0, 0.0)
+
+
+def test_prompts_alone_take_no_longer_to_launch_than_a_first_token_does() -> None:
+    """A step of decode may be slower than all that is fixed in a first token."""
+    slow = tuple(
+        DecodePoint(batch=b, context=n, samples=3, step_s=0.03 + 1e-7 * b * n)
+        for b in (1, 4) for n in (100, 1000)
+    )  # fmt: skip
+    found = profile(decode=slow)
+    said = {name: (real, fitted) for name, real, fitted in found.misfits()}
+    real, fitted = said["prefill 1 x 128 tokens"]
+    assert fitted == pytest.approx(real, rel=0.01)
+    assert found.step_costs().base(100, 1) == pytest.approx(0.03 + 0.002, rel=1e-3)
+
+
 def test_tokens_are_the_unit_where_bytes_are_not_known() -> None:
     """The same times come out."""
     known = profile()

@@ -232,6 +232,19 @@ def test_engines_that_share_a_machine_slow_each_other_while_both_are_busy() -> N
     assert ends((0, 1)) == pytest.approx([1.0, 0.5])
 
 
+def test_an_engine_that_ends_as_its_neighbour_begins_is_busy_once() -> None:
+    """One answer at a time through both phases: one of the two engines works at any moment."""
+    each = replace(EACH, beside=Beside(reading=0.5, writing=0.5))
+    pools = [
+        Pool(role, each, (0,), EngineLimits(1 << 20), link=HandoffCost(0.0, math.inf))
+        for role in ("prefill", "decode")
+    ]
+    fleet = Fleet(pools, FleetSettings(max_open_per_engine=1))
+    outcome = fleet.play([Request(0, 1000, 11)] * 3)
+    assert outcome.busy["prefill"] == pytest.approx(0.1 / 0.221)
+    assert outcome.busy["decode"] == pytest.approx(0.121 / 0.221)
+
+
 def test_decode_goes_on_at_full_speed_when_the_prompt_beside_it_is_read() -> None:
     """100 steps of 11 ms at 2/3 of the speed for as long as a prompt is read next door."""
     each = replace(EACH, beside=Beside(writing=0.5))

@@ -137,8 +137,8 @@ def _secret_files() -> tuple[str, ...]:
     homes = {Path.home(), Path("/root")}
     found = [home / name for home in homes for name in _CREDENTIALS if _readable(home / name)]
     for name in _MAY_HOLD_A_PASSWORD:
-        files = {home / name for home in homes}
-        found += [f for f in files if _readable(f) and _PASSWORD.search(f.read_text("utf-8"))]
+        files = [file for file in {home / name for home in homes} if _readable(file)]
+        found += [f for f in files if _PASSWORD.search(f.read_text("utf-8", errors="replace"))]
     return tuple(sorted({str(file) for file in found}))
 
 

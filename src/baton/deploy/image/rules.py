@@ -109,12 +109,12 @@ def _pins(facts: ImageFacts) -> Iterator[Finding]:
             )  # fmt: skip
         return
     where = facts.pins_from or ""
-    # A checkout's pins hold the tools of tests, too; no image has to have them.
-    dev = facts.image is not None
+    # A checkout's pins hold the tools of tests, too; nobody has to have them.
+    in_image = facts.image is not None
     wrong = 0
     for name, wanted in facts.pins.items():
         found = facts.versions.get(name)
-        if found is None and not dev:
+        if found is None and not in_image:
             continue
         if found is None or _differs(found, wanted):
             wrong += 1

@@ -121,6 +121,8 @@ class Engine(Holdings):
             self._busy = True
             self._owner.has_room(self, now)
             self._busy = False
+        # A neighbour that has begun meanwhile may have set the end of this segment anew.
+        self._version += 1
         self._plan(now)
         if not self._busy:
             for transfer in list(self.unseen):

@@ -196,7 +196,7 @@ def runbook(
         "",
         "## To settle before it is signed",
         "",
-        *_items(to_settle(verdicts, cost)),
+        *_items(to_settle(layout, verdicts, cost)),
         "",
         "## What it opens, and to whom",
         "",

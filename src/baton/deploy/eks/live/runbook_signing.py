@@ -45,7 +45,7 @@ def versions_wanted() -> str:
     return ", ".join(f"{names[name]} {version}" for name, version in PLANNED.items())
 
 
-def to_settle(verdicts: Iterable[Verdict], cost: Cost) -> list[str]:
+def to_settle(layout: Layout, verdicts: Iterable[Verdict], cost: Cost) -> list[str]:
     """What stands in the way of a signature, a line each."""
     found = [
         f"**stops it**: {verdict.rule_id}, {verdict.text}. {_sentence(verdict.cure)}".rstrip()
@@ -53,9 +53,8 @@ def to_settle(verdicts: Iterable[Verdict], cost: Cost) -> list[str]:
         if verdict.word == "fail"
     ]
     if cost.unknown:
-        found.append(
-            f"prices of {', '.join(cost.unknown)} are not known here, and are most of the bill"
-        )
+        most = ", and are most of the bill" if _unpriced(layout, cost) else ""
+        found.append(f"prices of {', '.join(cost.unknown)} are not known here{most}")
     found.append(
         "nobody has run these commands on an account yet: times are estimates, and the proof in"
         " step 5 is what shows that KV goes over EFA"
@@ -67,11 +66,15 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
+def _unpriced(layout: Layout, cost: Cost) -> list[str]:
+    """Types of GPU instances whose price is not known."""
+    kinds = dict.fromkeys(group.instance.name for group in layout.groups)
+    return [kind for kind in kinds if any(kind in each for each in cost.unknown)]
+
+
 def price_question(layout: Layout, cost: Cost) -> list[str]:
     """The command that asks AWS what an unknown instance type costs an hour."""
     region = layout.settings.region
-    kinds = [g.instance.name for g in layout.groups]
-    unknown = dict.fromkeys(k for k in kinds if any(k in each for each in cost.unknown))
     same = {
         "regionCode": region, "operatingSystem": "Linux", "tenancy": "Shared",
         "preInstalledSw": "NA", "capacitystatus": "Used",
@@ -81,7 +84,7 @@ def price_question(layout: Layout, cost: Cost) -> list[str]:
         "aws pricing get-products --service-code AmazonEC2 --region us-east-1 --filters"
         f" Type=TERM_MATCH,Field=instanceType,Value={kind} {fields}"
         " --query 'PriceList[0]' --output text | grep -oE '\"USD\":\"[0-9.]+\"' | head -1"
-        for kind in unknown
+        for kind in _unpriced(layout, cost)
     ]
 
 
@@ -94,12 +97,16 @@ def quota_note(layout: Layout) -> str:
 
 
 def image_commands(layout: Layout) -> list[str]:
-    """How an image of one's own comes into the registry; nothing for AWS' own."""
+    """How an image of one's own comes into the registry.
+
+    Nothing for AWS' own, and for one that is named by its digest: that is known of a pushed one.
+    """
     name = layout.image
-    if name == AWS_RAY_LLM_IMAGE:
+    if name == AWS_RAY_LLM_IMAGE or "@" in name:
         return []
-    registry, _, rest = name.partition("/")
-    repository, _, tag = rest.partition(":")
+    registry, _, rest = name.rpartition("/")[0].partition("/")
+    last, _, tag = name.rpartition("/")[2].partition(":")
+    repository = f"{rest}/{last}" if rest else last
     lines = [f"buildah build -f deploy/image/Containerfile.gpu -t {name} .   # or .layer"]
     if ".dkr.ecr." in registry:
         region = registry.split(".")[3]
