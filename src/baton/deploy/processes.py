@@ -21,6 +21,8 @@ MARKER = "BATON_DEPLOYMENT"
 UNCLAIMED = (21_000, 32_000)
 """Below Linux' own range, above those of Ray's workers, of engines and of their side channels."""
 _TRIES = 64
+_DRAWS = random.SystemRandom()
+"""Of the system: processes whose generators have one seed would draw the same ports."""
 
 
 def members(marker: str, folder: str = "") -> list[psutil.Process]:
@@ -108,7 +110,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     connections (`net.ipv4.ip_local_port_range`) one may be gone by then, on a busy host often.
     """
     for _ in range(_TRIES):
-        port = random.randrange(*UNCLAIMED)  # noqa: S311 - spreads, guards nothing
+        port = _DRAWS.randrange(*UNCLAIMED)
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((host, port))
             return port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import subprocess
@@ -133,3 +134,12 @@ def test_ports_that_are_asked_for_together_differ(monkeypatch: pytest.MonkeyPatc
     given = iter([4001, 4001, 4002, 4001, 4003])
     monkeypatch.setattr("baton.deploy.processes.free_port", lambda: next(given))
     assert free_ports(3) == [4001, 4002, 4003]
+
+
+def test_processes_with_one_seed_draw_different_ports() -> None:
+    """As tests do that run side by side: each port is free, and both would take it."""
+    drawn = []
+    for _ in range(2):
+        random.seed(1)
+        drawn.append([free_port() for _ in range(10)])
+    assert drawn[0] != drawn[1]
