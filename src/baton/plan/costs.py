@@ -53,10 +53,17 @@ class HandoffCost:
     """More, on a decode engine that writes answers meanwhile: vLLM looks after transfers between
     its steps, so they go on at the pace of steps, and at once where there are none."""
     busy_byte_s: float = 0.0
+    holds_s: float = 0.0
+    """How long such an engine's answers stand still for it: part of what it takes more."""
+    holds_byte_s: float = 0.0
+
+    def held_s(self, kv_bytes: float) -> float:
+        """How long answers that are being written stand still while KV is taken in."""
+        return self.holds_s + self.holds_byte_s * kv_bytes
 
     def waits_s(self, kv_bytes: float) -> float:
         """How long KV stays unseen by an engine that goes on writing."""
-        return self.busy_s + self.busy_byte_s * kv_bytes
+        return max(self.busy_s + self.busy_byte_s * kv_bytes - self.held_s(kv_bytes), 0.0)
 
     def seconds(self, kv_bytes: float) -> float:
         """Of one transfer that has the wire to itself."""
@@ -76,6 +83,8 @@ class Wake:
     """
 
     points: tuple[tuple[float, float, float], ...] = ()
+    factor: float = 1.0
+    """Times what the points say (`plan.calibrate`)."""
 
     def extra_s(self, pause_s: float, usual_s: float) -> float:
         """How much longer than `usual_s`."""
@@ -85,9 +94,9 @@ class Wake:
                 along = (pause_s - before[0]) / (point[0] - before[0])
                 fixed_s = before[1] + along * (point[1] - before[1])
                 share = before[2] + along * (point[2] - before[2])
-                return fixed_s + share * usual_s
+                return self.factor * (fixed_s + share * usual_s)
             before = point
-        return before[1] + before[2] * usual_s
+        return self.factor * (before[1] + before[2] * usual_s)
 
 
 NO_WAKE = Wake()
@@ -111,6 +120,22 @@ class Beside:
 
 
 @dataclass(frozen=True)
+class Uneven:
+    """How unevenly a machine works: deviations of the logarithm of what equal work takes.
+
+    Percentiles of a busy machine are made by it as much as by queues.
+    """
+
+    reading: float = 0.0
+    """Steps that read prompts, and what comes before the first step after a pause (`Wake`)."""
+    writing: float = 0.0
+    """Steps of decode."""
+
+
+EVEN = Uneven()
+
+
+@dataclass(frozen=True)
 class StepCosts:
     """One kind of engine with one model. Seconds, bytes, tokens.
 
@@ -123,8 +148,7 @@ class StepCosts:
         request_s: What a request takes beside its steps: HTTP, tokenizing, the first scheduling.
         wake: How much longer a request takes on an engine that had nothing to do.
         beside: What another busy engine on the same machine costs.
-        uneven: How unevenly a machine works: the deviation of the logarithm of what equal work
-            takes. Percentiles of a busy machine are made by it as much as by queues.
+        uneven: How much equal work differs in what it takes.
     """
 
     base: Callable[[int, int], float] = field(repr=False)
@@ -135,7 +159,7 @@ class StepCosts:
     request_s: float = 0.0
     wake: Wake = NO_WAKE
     beside: Beside = Beside()
-    uneven: float = 0.0
+    uneven: Uneven = EVEN
     _decode: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     def decode_base_s(self, sequences: int) -> float:

@@ -3,16 +3,16 @@
     prefill   a stream's first token by length, alone and four at once
     wake      the same after pauses: an engine that had nothing to do takes longer
     decode    a step by batch and context
-    traffic   short answers now and then: how much slower, and how unevenly (`plan.calibrate`)
     mixed     what a prompt costs answers that are running on the same engine
     handoff   how much later the first token comes when another engine writes it
     beside    what each of the two costs the other when both are busy
+    traffic   requests as they come: how much slower, and how unevenly (`plan.calibrate`)
 
 The first round of each shape is thrown away: it compiles, and a first handoff of a size is up to
 three times slower. Of the others medians count, and of steps means. Rounds go over all shapes, so
 that a machine whose speed drifts shows in all of them and not in one. Prompts whose first token is
-timed lie around the length that is meant, each elsewhere (`Prober.near`); only `wake` asks each
-place twice, after the pause and at once. The engine must have nothing else to do meanwhile.
+timed lie around the length that is meant, each elsewhere (`Prober.near`). The engine must have
+nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import json
 import math
 import re
 import statistics
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -32,10 +31,10 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
-from baton.observe.percentile import percentile
 from baton.plan.calibrate import Seen, calibrated
 from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
+from baton.plan.measure_traffic import ANSWER, BUSY, QUIET, READING, sample, send
 from baton.plan.probe import SPREAD, Prober, places
 from baton.plan.profile_file import (
     FORMAT,
@@ -53,12 +52,10 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 300.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-FEW_STEPS, MANY_STEPS = 16, 64
-"""A step is what an answer of so many more tokens takes longer."""
+STEPS = 64
+"""Steps of decode that are timed at least."""
 _MIXED = 4
 """So many lengths, the shortest ones: the rest of the line is known from prompts alone."""
-_SHORT_ANSWER, _ANSWERS, _PAUSE_S = 32, 6, 0.2
-"""Equal answers: their tokens, how many for each round, and the longest pause before one."""
 _NORMAL_90 = 1.2816
 """Deviations at which the 90th percentile of a normal distribution lies."""
 _FULL = 0.9
@@ -73,15 +70,17 @@ class Grid:
     prefill_batches: tuple[int, ...] = (1, 4)
     decode_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     rounds: int = 5
-    pauses_s: tuple[float, ...] = (0.02, 0.1, 0.5)
+    pauses_s: tuple[float, ...] = (0.02, 0.1, 0.5, 2.0)
     """How long an engine is left alone before it is asked how soon it wakes."""
+    traffic_s: float = 20.0
+    """How long requests come as traffic does, to calibrate with: quiet, and again busy. 0: not."""
     longest: int | None = None
 
     def lengths_for(self, max_model_len: int | None) -> list[int]:
         """Those that fit, and nearly the longest that does."""
         limit = max_model_len or self.lengths[-1]
         # Prompts lie around their length, and answers come on top.
-        limit = int((min(limit, self.longest or limit) - MANY_STEPS) * (1 - SPREAD))
+        limit = int((min(limit, self.longest or limit) - STEPS) * (1 - SPREAD))
         found = [length for length in self.lengths if length <= limit]
         if limit > 0 and (not found or limit > 1.5 * found[-1]):
             found.append(limit)
@@ -112,16 +111,18 @@ async def measure(
         minimum = 2
         if len(lengths) < minimum:
             raise MeasurementFailed(
-                f"max_model_len is {longest}: two lengths cannot be measured", place=url
-            )
+                f"prompts of {grid.longest or longest} tokens at most: two lengths cannot be "
+                "measured",
+                place=url, cure="start the engine with a larger max_model_len, or allow more",
+            )  # fmt: skip
+        version = json.loads(await prober.get("/version")).get("version", "unknown")
         capacity = _capacity(await prober.get("/metrics"))
         handed: tuple[HandoffPoint, ...] = ()
         found = BesideFound()
         try:
             prefill = await _prefill(prober, grid, lengths, say)
             wake = await _wake(prober, grid, lengths, say)
-            decode = await _decode(prober, grid, lengths, capacity, say)
-            seen = await _now_and_then(prober, lengths, _ANSWERS * grid.rounds)
+            decode = await _decode(prober, grid, lengths, (capacity, max_num_batched_tokens), say)
             together = await mixed(prober, lengths[:_MIXED], grid.rounds, say)
             if decode_url is not None:
                 other = Prober(session, decode_url.rstrip("/"), prober.model, headers)
@@ -141,25 +142,54 @@ async def measure(
             tensor_parallel_size=tensor_parallel_size,
             max_num_batched_tokens=max_num_batched_tokens,
         )
-        version = json.loads(await prober.get("/version")).get("version", "unknown")
-    profile = Profile(
-        format=FORMAT,
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions={"vllm": version, "baton": __version__},
-        engine=facts,
-        prefill=prefill,
-        decode=decode,
-        handoff=handed,
-        mixed=together,
-        uneven=unevenness([one.tpot_s for one in seen]),
-        wake=wake,
-        beside=found,
-    )
-    profile = calibrated(profile, seen)
-    factors = profile.calibration
-    say(f"in traffic first tokens take {factors.first:.2f} times as long as in a row, steps "
-        f"{factors.step:.2f} times; one in ten {math.exp(_NORMAL_90 * profile.uneven):.2f} times "
-        "the usual")  # fmt: skip
+        profile = Profile(
+            format=FORMAT,
+            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions={"vllm": version, "baton": __version__},
+            engine=facts,
+            prefill=prefill,
+            decode=decode,
+            handoff=handed,
+            mixed=together,
+            wake=wake,
+            beside=found,
+        )
+        if grid.traffic_s:
+            try:
+                profile = await _in_traffic(profile, [prober], grid, lengths, say)
+                if handed:
+                    profile = await _in_traffic(profile, [prober, other], grid, lengths, say)
+            except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+                raise MeasurementFailed(
+                    f"the engine is gone: {type(exc).__name__}", place=url
+                ) from exc
+    return profile
+
+
+async def _in_traffic(
+    profile: Profile, engines: Sequence[Prober], grid: Grid, lengths: Sequence[int],
+    say: Callable[[str], None],
+) -> Profile:  # fmt: skip
+    """Calibrate with answers of one engine, or of the pair."""
+    apart = len(engines) > 1
+    costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
+    shortest, longest = lengths[0], lengths[-1]
+    mean = round((longest - shortest) / math.log(longest / shortest))
+    first_s = costs.request_s + costs.prefill_s(mean, budget=profile.engine.max_num_batched_tokens)
+    lone_s = first_s + ANSWER * costs.decode_base_s(1)
+    if apart and link is not None:
+        lone_s += link.seconds(costs.kv.of(mean))
+    seen = []
+    for number, under_way in enumerate((QUIET, BUSY)):
+        rate = min(under_way / lone_s, READING / first_s)
+        requests = sample((shortest, longest), rate, seconds=grid.traffic_s, seed=number)
+        seen.append(Seen.of(requests, await send(engines, requests)))
+    profile = calibrated(profile, *seen, apart=apart)
+    found = profile.calibration_apart if apart else profile.calibration
+    one_in_ten = [math.exp(_NORMAL_90 * dev) for dev in (found.uneven_first, found.uneven_step)]
+    say(f"in traffic{' of the pair' if apart else ''} first tokens take {found.first:.2f} times as "
+        f"long as in a row, steps {found.step:.2f} times, waking {found.wake:.2f} times; one in "
+        f"ten {one_in_ten[0]:.2f} and {one_in_ten[1]:.2f} times the usual")  # fmt: skip
     return profile
 
 
@@ -195,14 +225,17 @@ async def _wake(
     two = (lengths[0], lengths[min(2, len(lengths) - 1)])
     awake: dict[int, list[float]] = {tokens: [] for tokens in two}
     woken: dict[tuple[float, int], list[float]] = {}
-    for place in places(grid.rounds):
-        for pause_s, tokens in itertools.product(grid.pauses_s, two):
+    shapes = list(itertools.product(grid.pauses_s, two))
+    # Every length once: what an engine takes longer for one that it has not seen is in both.
+    everywhere = places(2 * grid.rounds * len(shapes))
+    prober.chance.shuffle(everywhere)
+    spots = iter(everywhere)
+    for _ in range(grid.rounds):
+        for pause_s, tokens in shapes:
             for pause, found in ((pause_s, woken.setdefault((pause_s, tokens), [])),
                                  (0.0, awake[tokens])):  # fmt: skip
-                # Three lengths for each place, so that none comes again soon.
-                prompt = prober.near(tokens, 0.8 * place + 0.2 * (len(awake[tokens]) % 3 - 1))
                 await asyncio.sleep(pause)
-                found.append(await prober.first_token(prompt))
+                found.append(await prober.first_token(prober.near(tokens, next(spots))))
     usual = [statistics.median(awake[tokens]) for tokens in two]
     points = []
     for pause_s in grid.pauses_s:
@@ -225,40 +258,23 @@ def wake_line(usual: Sequence[float], late: Sequence[float]) -> tuple[float, flo
     return sum(more) / len(more), 0.0
 
 
-async def _now_and_then(prober: Prober, lengths: Sequence[int], answers: int) -> list[Seen]:
-    """Short answers, sent as traffic is: after a pause, each of another length."""
-    begun, seen = time.perf_counter(), []
-    for place in places(answers):
-        await asyncio.sleep(prober.chance.uniform(0, _PAUSE_S))
-        prompt = prober.near(lengths[min(1, len(lengths) - 1)], place)
-        times = await prober.token_times(prober.body(prompt, _SHORT_ANSWER))
-        step_s = (times[-1] - times[1]) / (_SHORT_ANSWER - 1)
-        seen.append(Seen(times[0] - begun, len(prompt), _SHORT_ANSWER, times[1] - times[0], step_s))
-    return seen
-
-
-def unevenness(steps: Sequence[float]) -> float:
-    """Deviation of the logarithm, by the 90th percentile beside the middle."""
-    middle, late = (percentile(steps, share) for share in (0.5, 0.9))
-    return max(math.log(late / middle), 0.0) / _NORMAL_90 if middle > 0 else 0.0
-
-
 async def _decode(
-    prober: Prober, grid: Grid, lengths: Sequence[int], capacity: int | None,
+    prober: Prober, grid: Grid, lengths: Sequence[int], limits: tuple[int | None, int],
     say: Callable[[str], None],
 ) -> tuple[DecodePoint, ...]:  # fmt: skip
+    capacity, budget = limits
     room = _FULL * capacity if capacity else float("inf")
     shapes = [
         (batch, tokens)
         for batch, tokens in itertools.product(grid.decode_batches, (lengths[0], lengths[-1] // 2))
-        if batch == 1 or batch * (tokens + MANY_STEPS) <= room
+        if batch == 1 or batch * (tokens + answer_tokens(batch, tokens, budget)) <= room
     ]
-    steps = await step_times(prober, shapes, grid.rounds)
+    steps = await step_times(prober, shapes, grid.rounds, budget)
     points = []
     for (batch, tokens), found in steps.items():
         if not found:
             continue
-        context = tokens + (FEW_STEPS + MANY_STEPS) // 2
+        context = tokens + answer_tokens(batch, tokens, budget) - STEPS // 2
         point = DecodePoint(
             batch=batch, context=context, step_s=middle_mean(found), samples=len(found)
         )
@@ -270,21 +286,48 @@ async def _decode(
 
 
 async def step_times(
-    prober: Prober, shapes: Sequence[tuple[int, int]], rounds: int
+    prober: Prober, shapes: Sequence[tuple[int, int]], rounds: int, budget: int
 ) -> Mapping[tuple[int, int], list[float]]:
-    """Seconds of a step with so many sequences of so many tokens, one for each round.
-
-    By what longer answers take longer in all: prompts drop out, and so does a stream that hangs for
-    a while and then brings many tokens at once, which gaps between tokens would show as no time.
-    """
+    """Seconds of a step with so many sequences of so many tokens, one for each round."""
     found: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
     for _ in range(rounds):
         for batch, tokens in shapes:
-            few = await _whole(prober, batch, tokens, FEW_STEPS)
-            many = await _whole(prober, batch, tokens, MANY_STEPS)
-            if many > few:
-                found[batch, tokens].append((many - few) / (MANY_STEPS - FEW_STEPS))
+            bodies = [
+                prober.body(prober.prompt(tokens), answer_tokens(batch, tokens, budget))
+                for _ in range(batch)
+            ]
+            streams = await asyncio.gather(*(prober.token_times(body) for body in bodies))
+            step_s = together_s(streams)
+            if step_s is not None:
+                found[batch, tokens].append(step_s)
     return found
+
+
+def answer_tokens(batch: int, tokens: int, budget: int) -> int:
+    """So long that the first answer is still written `STEPS` steps after the last one began.
+
+    Prompts are read one after the other: in steps of `budget` tokens at most, and seldom two that
+    came one by one in one step. Who was first writes a token in each of them.
+    """
+    return STEPS + batch + math.ceil(batch * tokens / budget)
+
+
+def together_s(streams: Sequence[Sequence[float]]) -> float | None:
+    """Seconds a step, while all streams write: the slope of each one's times there, on average.
+
+    A line through all its times and not its ends: a stream that hangs for a while and then brings
+    many tokens at once says little then. Prompts have all been read by then; what they take is no
+    part of it. None where hardly a step was together. `streams`: when each was asked, then each
+    token's time, by one clock.
+    """
+    begun, over = max(times[1] for times in streams), min(times[-1] for times in streams)
+    slopes = []
+    for times in streams:
+        inside = [at for at in times[1:] if begun <= at <= over]
+        if len(inside) < STEPS // 2:
+            continue
+        slopes.append(statistics.linear_regression(range(len(inside)), inside).slope)
+    return statistics.mean(slopes) if slopes else None
 
 
 def middle_mean(values: Sequence[float]) -> float:
@@ -295,12 +338,6 @@ def middle_mean(values: Sequence[float]) -> float:
     enough = 5
     ordered = sorted(values)
     return statistics.mean(ordered[1:-1] if len(ordered) >= enough else ordered)
-
-
-async def _whole(prober: Prober, batch: int, tokens: int, steps: int) -> float:
-    bodies = [prober.body(prober.prompt(tokens), steps) for _ in range(batch)]
-    streams = await asyncio.gather(*(prober.token_times(body) for body in bodies))
-    return max(times[-1] for times in streams) - min(times[0] for times in streams)
 
 
 def _capacity(page: str) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from baton.plan.probe import places
@@ -31,10 +31,12 @@ async def mixed(
     found: dict[int, list[float]] = {tokens: [] for tokens in lengths}
     for place in places(rounds):
         for tokens in lengths:
-            alone = await _answers(prober, lengths[0], [])
+            alone = await beside_answers(prober, lengths[0], [])
             prompts = [prober.near(tokens, 0.8 * place + 0.1 * n - 0.2) for n in range(PROMPTS)]
-            beside = await _answers(prober, lengths[0], prompts)
-            found[tokens].append((beside - alone) / PROMPTS)
+            beside = await beside_answers(
+                prober, lengths[0], [prober.body(prompt, 1) for prompt in prompts]
+            )
+            found[tokens].append((beside.seconds - alone.seconds) / PROMPTS)
     points = []
     for tokens, seconds in found.items():
         point = MixedPoint(
@@ -45,13 +47,22 @@ async def mixed(
     return tuple(points)
 
 
-async def _answers(prober: Prober, tokens: int, prompts: Sequence[Sequence[int]]) -> float:
-    """Seconds from the first answer's first token until all are whole."""
+@dataclass(frozen=True)
+class Beside:
+    """What answers took, and requests that came one after the other beside them."""
+
+    seconds: float
+    """From the last answer's first token until all answers were whole."""
+    first_s: tuple[float, ...]
+    """First tokens of the requests that had one before that."""
+
+
+async def beside_answers(prober: Prober, tokens: int, bodies: Sequence[dict[str, Any]]) -> Beside:
+    """Answers to prompts of so many tokens, and requests beside them."""
     begun = [asyncio.Event() for _ in range(ANSWERS)]
-    bodies = [prober.body(prober.prompt(tokens), STEPS) for _ in begun]
     answers = [
-        asyncio.create_task(prober.token_times(body, event))
-        for body, event in zip(bodies, begun, strict=True)
+        asyncio.create_task(prober.token_times(prober.body(prober.prompt(tokens), STEPS), event))
+        for event in begun
     ]
     waits: asyncio.Future[Any] = asyncio.gather(*(event.wait() for event in begun))
     either: tuple[asyncio.Future[Any], ...] = (waits, *answers)
@@ -59,8 +70,10 @@ async def _answers(prober: Prober, tokens: int, prompts: Sequence[Sequence[int]]
     if waits not in done:  # an answer that failed sets nothing
         waits.cancel()
         await asyncio.gather(*answers)
-    since = time.perf_counter()
-    for prompt in prompts:
-        await prober.first_token(prompt)
-    times = await asyncio.gather(*answers)
-    return max(one[-1] for one in times) - since
+    asked = [await prober.token_times(body) for body in bodies]
+    streams = await asyncio.gather(*answers)
+    over = max(times[-1] for times in streams)
+    return Beside(
+        over - max(times[1] for times in streams),
+        tuple(times[1] - times[0] for times in asked if times[1] < over),
+    )

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from baton.plan.costs import Wake
+from baton.plan.measure_mixed import beside_answers
 from baton.plan.probe import places
 from baton.plan.profile_file import BesideFound, HandoffPoint
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 _BYTES = re.compile(r"^vllm:nixl_bytes_transferred_sum(?:\{.*\})? (\S+)", re.MULTILINE)
 _METRICS_WAIT_S = 10.0
-_SHORT, LONG_ANSWER = 16, 96
-"""Tokens of what decode writes while KV comes."""
+_SHORT, HANDOFFS = 16, 3
+"""Tokens of the prompts whose answers decode writes while KV comes, and how often it comes."""
 STREAMS, STEPS = 4, 64
 """What decode does while prompts are read beside it."""
 
@@ -68,40 +69,44 @@ async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
     points = []
     for tokens, found in seconds.items():
         usual_s = statistics.median(awake[tokens])
-        busy, sent = await _into_busy(prefill, decode, tokens, rounds)
+        busy, held, sent = await _into_busy(prefill, decode, tokens, rounds)
         moved += sent
         point = HandoffPoint(
             tokens=tokens, seconds=statistics.median(found), samples=len(found),
-            busy_s=max(statistics.median(busy) - usual_s, 0.0),
+            busy_s=max(statistics.median(busy) - usual_s, 0.0) if busy else 0.0,
+            holds_s=max(statistics.median(held), 0.0) if held else 0.0,
         )  # fmt: skip
         points.append(point)
         say(f"handoff {tokens} tokens: {1e3 * point.seconds:.1f} ms, and "
-            f"{1e3 * point.busy_s:.1f} ms more into a busy engine")  # fmt: skip
+            f"{1e3 * point.busy_s:.1f} ms more into a busy engine, whose answers stand still for "
+            f"{1e3 * point.holds_s:.1f} ms")  # fmt: skip
     return tuple(points), await _bytes_a_token(decode, before, moved)
 
 
 async def _into_busy(
     prefill: Prober, decode: Prober, tokens: int, rounds: int
-) -> tuple[list[float], int]:
-    """First tokens of handoffs while decode writes one long answer, and the tokens sent.
+) -> tuple[list[float], list[float], int]:
+    """First tokens of handoffs while decode writes answers, what each costs those, tokens sent.
 
-    Cut off by the answer's end: an engine without steps looks after its transfers at once.
+    Prompts were read before, so that nothing but their KV comes meanwhile. Only those count that
+    came before the answers ended: an engine without steps looks after its transfers at once.
     """
-    found, sent = [], 0
+    found: list[float] = []
+    held: list[float] = []
+    sent = 0
     for place in places(rounds):
-        prompt = prefill.near(tokens, place)
-        sent += len(prompt)
-        _, params = await prefill.handed_over(prompt)
-        begun = asyncio.Event()
-        body = decode.body(decode.prompt(_SHORT), LONG_ANSWER)
-        answer = asyncio.create_task(decode.token_times(body, begun))
-        waits = asyncio.create_task(begun.wait())
-        await asyncio.wait((answer, waits), return_when=asyncio.FIRST_COMPLETED)
-        waits.cancel()
-        times = await decode.token_times(decode.body(prompt, 2, kv_transfer_params=params))
-        found.append(times[1] - times[0])
-        await answer
-    return found, sent
+        alone = await beside_answers(decode, _SHORT, [])
+        bodies = []
+        for number in range(HANDOFFS):
+            prompt = prefill.near(tokens, 0.8 * place + 0.1 * number - 0.1)
+            sent += len(prompt)
+            _, params = await prefill.handed_over(prompt)
+            bodies.append(decode.body(prompt, 2, kv_transfer_params=params))
+        beside = await beside_answers(decode, _SHORT, bodies)
+        found += beside.first_s
+        if beside.first_s:
+            held.append((beside.seconds - alone.seconds) / len(beside.first_s))
+    return found, held, sent
 
 
 async def beside(

@@ -91,6 +91,8 @@ class Prober:
                     times.append(time.perf_counter())
                     if begun is not None:
                         begun.set()
+        if len(times) == 1:
+            raise MeasurementFailed("a stream ended without a token", place=self.url)
         return times
 
     async def first_token(self, prompt: Sequence[int]) -> float:

@@ -2,15 +2,15 @@
 
 Fitted, and the misfit of each point kept beside it:
 
-    first token of b prompts of n tokens   c + f x (b - 1) + t x b n + q x b n^2 / 2
+    first token of n tokens                c(n) + q x n^2 / 2     c linear between measured lengths
     step of b sequences of n tokens        d(b) + s x b n         d linear between measured batches
     handoff of n tokens                    a + n x bytes a token / bandwidth
-      more into a busy engine              e + g x n
-    what a prompt adds to a running step   m + t x n + q x n^2 / 2
+      more into a busy engine              e + g x n, of which its answers stand still h + i x n
+    what a prompt adds to a running step   c(n) - d(1) - r + q x n^2 / 2
 
-`c` beyond a step of one sequence and `m` is the request's own (HTTP, tokenizing). Where the
-engine's bytes a token are not known everything is reckoned in tokens: one token is one byte, in KV
-and handoff.
+`r` is the request's own (HTTP, tokenizing): what a first token takes beyond what it costs answers
+beside it. A prompt longer than a step's budget is read in several. Where the engine's bytes a token
+are not known everything is reckoned in tokens: one token is one byte, in KV and handoff.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, ValidationError, model_validator
 
 from baton.errors import ProfileRefused
-from baton.plan.costs import Beside, HandoffCost, KvShape, StepCosts, Wake
+from baton.plan.costs import Beside, HandoffCost, KvShape, StepCosts, Uneven, Wake
+from baton.plan.fits import Line, PrefillCurve, ascending, decode_line, handoff_line, prefill_curve
 from baton.spec.matched import MATCHED
 from baton.spec.schema import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-FORMAT = 1
+FORMAT = 2
 NOISE = 0.1
 """Two engines that share nothing come out so far from each other by chance."""
 COMPARED = ("vllm", "nixl")
@@ -63,6 +63,8 @@ class HandoffPoint(Frozen):
     samples: int = Field(ge=1)
     busy_s: float = Field(default=0.0, ge=0)
     """How much longer it takes into an engine that writes answers."""
+    holds_s: float = Field(default=0.0, ge=0)
+    """How much longer those answers take for it."""
 
 
 class MixedPoint(Frozen):
@@ -90,10 +92,16 @@ class BesideFound(Frozen):
 
 
 class Calibration(Frozen):
-    """By what first tokens and steps take longer in traffic than in a row (`plan.calibrate`)."""
+    """By what first tokens, steps and waking take longer in traffic than in a row.
+
+    `uneven_*` are deviations of the logarithm of what equal work takes (`plan.calibrate`).
+    """
 
     first: float = Field(default=1.0, gt=0)
     step: float = Field(default=1.0, gt=0)
+    wake: float = Field(default=1.0, ge=0)
+    uneven_first: float = Field(default=0.0, ge=0)
+    uneven_step: float = Field(default=0.0, ge=0)
     answers: int = Field(default=0, ge=0)
 
 
@@ -124,8 +132,9 @@ class Profile(Frozen):
     """Pauses ascending."""
     beside: BesideFound = BesideFound()
     calibration: Calibration = Calibration()
-    uneven: float = Field(default=0.0, ge=0)
-    """How unevenly the machine works: deviation of the logarithm of what equal answers take."""
+    """Of an engine that does both phases."""
+    calibration_apart: Calibration = Calibration()
+    """Of the two, with the handoff between them."""
 
     @model_validator(mode="after")
     def _lengths_differ(self) -> Self:
@@ -142,68 +151,109 @@ class Profile(Frozen):
         """1 where it is not known: tokens are the unit then."""
         return self.engine.kv_bytes_per_token or 1.0
 
-    def step_costs(self) -> StepCosts:
-        """Costs for the simulator."""
+    def step_costs(self, *, apart: bool = False) -> StepCosts:
+        """Costs for the simulator, of an engine of a P/D pair or of one by itself."""
+        factors = self.calibration_apart if apart else self.calibration
         sequence_s, context_s = decode_line(self.decode)
-        fixed, _, token_s, pair_s = prefill_curve(self.prefill)
-        first, step = self.calibration.first, self.calibration.step
-        # What is fixed in a first token is a step's launch, what prompts add to it, and the
-        # request's own.
-        launch_s = min(fixed, sequence_s(1))
-        prompt_s = min(self._prompt_s(token_s, pair_s), fixed - launch_s)
+        curve = self._curve(sequence_s(1))
+        first, step = factors.first, factors.step
+        whole_s = self._first_token_line(curve)
+        # A first token is a step's launch, what prompts add to it, and the request's own.
+        launch_s = sequence_s(1)
+        if launch_s > whole_s(1):  # not all of it is in a step that only reads
+            launch_s = min(curve.fixed_s, whole_s(1))
+        request_s = self._request_s(whole_s, curve, launch_s)
 
         def base(tokens: int, sequences: int) -> float:
             if not tokens:
                 return step * sequence_s(sequences)
             # Weights are read once, for prompts and sequences together.
             beside = max(sequence_s(sequences), launch_s) if sequences else launch_s
-            return first * (token_s * tokens + prompt_s) + step * beside
+            return first * (whole_s(tokens) - request_s - launch_s) + step * beside
 
         capacity = self.engine.kv_capacity_tokens
         return StepCosts(
             base=base,
-            pair_s=first * pair_s,
+            pair_s=first * curve.pair_s,
             kv_byte_s=step * context_s / self.bytes_per_token,
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
-            request_s=first * (fixed - launch_s - prompt_s),
-            wake=Wake(tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake)),
-            uneven=self.uneven,
+            request_s=first * request_s,
+            wake=Wake(
+                tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake),
+                factors.wake,
+            ),
+            uneven=Uneven(factors.uneven_first, factors.uneven_step),
             beside=Beside(_clear(self.beside.reading), _clear(self.beside.writing)),
         )
 
-    def _prompt_s(self, token_s: float, pair_s: float) -> float:
-        """What a step takes longer for having prompts at all, beside their tokens and pairs."""
+    def _curve(self, launch_s: float) -> PrefillCurve:
+        """Of prompts as if one step read them, however long they are."""
+        budget = self.engine.max_num_batched_tokens
+        points = []
+        for p in self.prefill:
+            further = math.ceil(p.tokens * p.batch / budget) - 1
+            seconds = max(p.seconds - further * launch_s, p.seconds / 2)
+            points.append(p.model_copy(update={"seconds": seconds}))
+        return prefill_curve(points)
+
+    def _first_token_line(self, curve: PrefillCurve) -> Line:
+        """A first token by length, alone and without its pairs; it never takes less for more.
+
+        By the points themselves and not by a straight line: a GPU's step takes its launch however
+        short the prompt is, and then grows with its tokens.
+        """
+        knots: dict[int, list[float]] = {}
+        for p in self.prefill:
+            if p.batch == 1:
+                knots.setdefault(p.tokens, []).append(p.seconds - curve.pair_s * p.tokens**2 / 2)
+        budget = self.engine.max_num_batched_tokens
+        within = [(n, statistics.mean(v)) for n, v in sorted(knots.items()) if n <= budget]
+        if len(within) < 2:  # noqa: PLR2004 - for a line
+            within = [(n, curve.fixed_s + curve.token_s * n) for n in (1, budget)]
+        return Line(ascending(within))
+
+    def _request_s(self, whole_s: Line, curve: PrefillCurve, launch_s: float) -> float:
+        """What a first token takes beyond what holds the engine: answers beside it tell."""
+        if not self.mixed:
+            # Nothing says how much a step takes for having prompts at all: taken as nothing.
+            return max(min(curve.fixed_s, whole_s(1)) - launch_s, 0.0)
         found = [
-            point.seconds - token_s * point.tokens - pair_s * point.tokens**2 / 2
-            for point in self.mixed
+            whole_s(p.tokens) - launch_s - (p.seconds - curve.pair_s * p.tokens**2 / 2)
+            for p in self.mixed
         ]
-        return max(statistics.median(found), 0.0) if found else 0.0
+        return min(max(statistics.median(found), 0.0), whole_s(1) - launch_s)
 
     def handoff_cost(self) -> HandoffCost | None:
         """None when it was not measured."""
         if not self.handoff:
             return None
         tokens = [float(point.tokens) for point in self.handoff]
-        seconds = [self.calibration.first * point.seconds for point in self.handoff]
+        first = self.calibration_apart.first
+        seconds = [first * point.seconds for point in self.handoff]
         if len(set(tokens)) == 1:
             return HandoffCost(0.0, tokens[0] * self.bytes_per_token / max(seconds[0], 1e-9))
-        fixed, each = _handoff_line(tokens, seconds)
-        busy, busy_each = _handoff_line(tokens, [point.busy_s for point in self.handoff])
+        fixed, each = handoff_line(tokens, seconds)
+        busy, busy_each = handoff_line(tokens, [first * point.busy_s for point in self.handoff])
+        holds, holds_each = handoff_line(tokens, [first * p.holds_s for p in self.handoff])
         return HandoffCost(
             fixed, self.bytes_per_token / each if each > 0 else math.inf,
             busy_s=busy, busy_byte_s=busy_each / self.bytes_per_token,
+            holds_s=holds, holds_byte_s=holds_each / self.bytes_per_token,
         )  # fmt: skip
 
     def misfits(self) -> list[tuple[str, float, float]]:
         """(point, measured, fitted) of every point."""
-        in_a_row = self.model_copy(update={"calibration": Calibration()})
+        in_a_row = self.model_copy(
+            update={"calibration": Calibration(), "calibration_apart": Calibration()}
+        )
         costs, handoff = in_a_row.step_costs(), in_a_row.handoff_cost()
-        further_s = prefill_curve(self.prefill)[1]
+        further_s = self._curve(costs.decode_base_s(1)).further_s
+        budget = self.engine.max_num_batched_tokens
         rows = []
         for p in self.prefill:
-            said = costs.request_s + costs.base(p.tokens * p.batch, 0) + further_s * (p.batch - 1)
-            said += costs.pair_s * p.batch * p.tokens**2 / 2
+            said = costs.request_s + costs.prefill_s(p.tokens, batch=p.batch, budget=budget)
+            said += further_s * (p.batch - 1)
             rows.append((f"prefill {p.batch} x {p.tokens} tokens", p.seconds, said))
         for d in self.decode:
             kv = d.batch * costs.kv.of(d.context)
@@ -264,118 +314,3 @@ def read_profile(path: Path, *, any_versions: bool = False) -> Profile:
 def _clear(share: float) -> float:
     """What engines of a machine cost each other, where it is more than noise."""
     return share if share > NOISE else 0.0
-
-
-def _handoff_line(tokens: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """(fixed, seconds a token).
-
-    Each is a difference of times, so it may come out as nothing by chance: what is below a tenth of
-    the largest is missed by a share of that tenth, and not by one of itself.
-    """
-    least = max(seconds) / 10
-    if least == 0:
-        return 0.0, 0.0
-    fixed, each = least_squares([[1.0] * len(tokens), list(tokens)], seconds, least)
-    return fixed, each
-
-
-def prefill_curve(points: Sequence[PrefillPoint]) -> tuple[float, float, float, float]:
-    """(fixed, more for each further prompt, seconds a token, seconds a pair), by relative error.
-
-    None of them negative. Prompts that come together wait for each other at the API server, and
-    seldom for one step: that is neither tokens nor pairs.
-    """
-    tokens = [float(p.tokens * p.batch) for p in points]
-    seconds = [p.seconds for p in points]
-    columns = {
-        "fixed": [1.0] * len(points), "further": [p.batch - 1.0 for p in points],
-        "token": tokens, "pair": [p.batch * p.tokens**2 / 2 for p in points],
-    }  # fmt: skip
-    enough = 3
-    if len(set(tokens)) < enough:
-        del columns["pair"]
-    if len({p.batch for p in points}) == 1 or len(points) <= len(columns):
-        del columns["further"]
-    found = dict(zip(columns, least_squares(list(columns.values()), seconds), strict=True))
-    return found["fixed"], found.get("further", 0.0), found["token"], found.get("pair", 0.0)
-
-
-def decode_line(points: Sequence[DecodePoint]) -> tuple[_Line, float]:
-    """(base seconds by batch, seconds a token of context of a sequence).
-
-    The context's part is what steps of one batch differ by between contexts.
-    """
-    spans = []
-    for batch in sorted({p.batch for p in points}):
-        same = sorted((p.context, p.step_s) for p in points if p.batch == batch)
-        if same[0][0] < same[-1][0]:
-            rise = (same[-1][1] - same[0][1]) / (batch * (same[-1][0] - same[0][0]))
-            # The more sequences, the more of the step is context: they say most about it.
-            spans.append((batch, max(rise, 0.0)))
-    context_s = sum(b * rise for b, rise in spans) / sum(b for b, _ in spans) if spans else 0.0
-    table: dict[int, list[float]] = {}
-    for p in points:
-        table.setdefault(p.batch, []).append(p.step_s - context_s * p.batch * p.context)
-    knots = [(b, max(sum(v) / len(v), 0.0)) for b, v in sorted(table.items())]
-    return _Line(knots), context_s
-
-
-class _Line:
-    """Linear between knots, and on beyond the last."""
-
-    def __init__(self, knots: Sequence[tuple[int, float]]) -> None:
-        self._knots = list(knots)
-
-    def __call__(self, at: int) -> float:
-        knots = self._knots
-        if at <= knots[0][0] or len(knots) == 1:
-            return knots[0][1]
-        right = next((i for i, (x, _) in enumerate(knots) if x >= at), len(knots) - 1)
-        (x0, y0), (x1, y1) = knots[right - 1], knots[right]
-        slope = max((y1 - y0) / (x1 - x0), 0.0) if at > x1 else (y1 - y0) / (x1 - x0)
-        return y0 + (y1 - y0) * (at - x0) / (x1 - x0) if at <= x1 else y1 + slope * (at - x1)
-
-
-def least_squares(
-    columns: Sequence[Sequence[float]], goal: Sequence[float], least: float = 0.0
-) -> list[float]:
-    """Coefficients of 0 or more with the least relative error; of `least` where a goal is below.
-
-    Those that come out negative are left out one by one: there are four at most.
-    """
-    active = list(range(len(columns)))
-    scales = [max(y, least) for y in goal]
-    shares = [y / scale for y, scale in zip(goal, scales, strict=True)]
-    rows = [[x / scale for x, scale in zip(column, scales, strict=True)] for column in columns]
-    while True:
-        found = _solve([rows[i] for i in active], shares)
-        worst = min(range(len(active)), key=lambda i: found[i])
-        if found[worst] >= 0 or len(active) == 1:
-            break
-        del active[worst]
-    result = [0.0] * len(columns)
-    for position, i in enumerate(active):
-        result[i] = max(found[position], 0.0)
-    return result
-
-
-def _solve(rows: Sequence[Sequence[float]], goal: Sequence[float]) -> list[float]:
-    """Normal equations, by elimination with pivots; columns are scaled first."""
-    scales = [math.sqrt(sum(x * x for x in row)) or 1.0 for row in rows]
-    scaled = [[x / s for x in row] for row, s in zip(rows, scales, strict=True)]
-    size = len(scaled)
-    matrix = [
-        [sum(a * b for a, b in zip(scaled[i], scaled[j], strict=True)) for j in range(size)]
-        + [sum(a * b for a, b in zip(scaled[i], goal, strict=True))]
-        for i in range(size)
-    ]
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda r: abs(matrix[r][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-12:  # noqa: PLR2004 - columns are of length 1
-            matrix[i][i] = 1e-12
-        for r in range(size):
-            if r != i:
-                factor = matrix[r][i] / matrix[i][i]
-                matrix[r] = [a - factor * b for a, b in zip(matrix[r], matrix[i], strict=True)]
-    return [matrix[i][size] / matrix[i][i] / scales[i] for i in range(size)]

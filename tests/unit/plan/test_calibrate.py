@@ -1,31 +1,68 @@
-"""Two factors make the simulator's middle that of what was seen."""
+"""Factors make the simulator's requests those that were seen."""
 
 from __future__ import annotations
 
 import pytest
 
 from baton.plan.calibrate import Seen, calibrated, played
-from baton.plan.profile_file import Calibration
-from baton.plan.simulator import Request
+from baton.plan.measure_traffic import sample
+from baton.plan.profile_file import Calibration, Profile, WakePoint
 from tests.unit.plan.test_profile_file import profile
 
-REQUESTS = [Request(0.4 * n, 300 + 40 * n, 20) for n in range(12)]
+QUIET = sample((128, 4096), 2.0, seconds=20.0, seed=1)
+BUSY = sample((128, 4096), 12.0, seconds=20.0, seed=2)
 
 
-def test_factors_of_a_slower_machine_are_found() -> None:
-    """Answers of an engine whose prompts take 1.5 times and whose steps take 1.2 times as long."""
-    slow = profile().model_copy(update={"calibration": Calibration(first=1.5, step=1.2)})
-    seen = [
-        Seen(r.arrival_s, r.prompt_tokens, r.output_tokens, s.ttft_s, s.tpot_s or 0.0)
-        for r, s in zip(REQUESTS, played(slow, REQUESTS, apart=False), strict=True)
+def waking(**more: float) -> Profile:
+    """An engine that takes 30 ms longer after a pause."""
+    return profile(
+        wake=(WakePoint(pause_s=0.05, fixed_s=0.03, share=0.0),), calibration=Calibration(**more),
+        calibration_apart=Calibration(**more),
+    )  # fmt: skip
+
+
+def seen(real: Profile, *, apart: bool) -> list[list[Seen]]:
+    """Quiet and busy traffic on it."""
+    return [
+        [
+            Seen(r.arrival_s, r.prompt_tokens, r.output_tokens, s.ttft_s, s.tpot_s or 0.0)
+            for r, s in zip(those, played(real, those, apart=apart), strict=True)
+        ]
+        for those in (QUIET, BUSY)
     ]
-    found = calibrated(profile(), seen)
-    assert found.calibration.first == pytest.approx(1.5, rel=0.01)
-    assert found.calibration.step == pytest.approx(1.2, rel=0.01)
-    assert found.calibration.answers == 12
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_factors_of_another_machine_are_found(apart: bool) -> None:
+    """Prompts take 1.5 times, steps 1.2 times and waking half as long as was measured."""
+    real = waking(first=1.5, step=1.2, wake=0.5)
+    found = calibrated(waking(), *seen(real, apart=apart), apart=apart)
+    ours, theirs = found.calibration_apart, found.calibration
+    if not apart:
+        ours, theirs = theirs, ours
+    assert (ours.first, ours.step) == pytest.approx((1.5, 1.2), rel=0.03)
+    assert ours.wake == pytest.approx(0.5, rel=0.1)
+    assert (ours.uneven_first, ours.uneven_step) == pytest.approx((0.0, 0.0), abs=0.02)
+    assert ours.answers == len(QUIET) + len(BUSY)
+    assert theirs == Calibration()
     assert found.prefill == profile().prefill
+
+
+def test_an_uneven_machine_is_found_to_be_one() -> None:
+    """A tenth and a twentieth of deviation, by requests that were as many as a profile sends."""
+    found = calibrated(waking(), *seen(waking(uneven_first=0.2, uneven_step=0.1), apart=False))
+    assert found.calibration.uneven_first == pytest.approx(0.2, rel=0.5)
+    assert found.calibration.uneven_step == pytest.approx(0.1, rel=0.5)
+    assert (found.calibration.first, found.calibration.step) == pytest.approx((1.0, 1.0), rel=0.1)
+
+
+def test_an_engine_that_does_something_else_is_not_hidden_behind_a_factor() -> None:
+    """First tokens that take next to nothing: the factor stops where it no longer means one."""
+    quick = [[Seen(s.arrival_s, s.prompt_tokens, s.output_tokens, 1e-4, s.tpot_s) for s in part]
+             for part in seen(waking(), apart=False)]  # fmt: skip
+    assert calibrated(waking(), *quick).calibration.first == 0.5
 
 
 def test_a_profile_without_answers_stays_as_it_is() -> None:
     """Nothing is made up."""
-    assert calibrated(profile(), []) == profile()
+    assert calibrated(profile(), [], []) == profile()

@@ -6,10 +6,15 @@ import pytest
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import MeasurementFailed
-from baton.plan.measure import Grid, measure, wake_line
+from baton.plan.measure import Grid, answer_tokens, measure, together_s, wake_line
 
 GRID = Grid(
-    lengths=(64, 256), prefill_batches=(1,), decode_batches=(1, 2), rounds=1, pauses_s=(0.01,)
+    lengths=(64, 256),
+    prefill_batches=(1,),
+    decode_batches=(1, 2),
+    rounds=1,
+    pauses_s=(0.01,),
+    traffic_s=0.2,
 )
 
 
@@ -40,8 +45,8 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
     assert [p.pause_s for p in found.wake] == [0.01]
     assert found.beside.samples > 0
     assert [p.tokens for p in found.mixed] == [64, 256, 394]
-    assert found.uneven >= 0
-    assert len(said) == 16
+    assert found.calibration.answers == found.calibration_apart.answers == 48
+    assert len(said) == 17
     found.step_costs()
 
 
@@ -59,6 +64,17 @@ def test_waking_is_told_apart_into_a_time_and_a_share() -> None:
     assert wake_line([0.01, 0.03], [0.017, 0.041]) == pytest.approx((0.005, 0.2))
     assert wake_line([0.01, 0.03], [0.015, 0.034]) == pytest.approx((0.0045, 0.0))
     assert wake_line([0.01, 0.03], [0.009, 0.029]) == (0.0, 0.0)
+
+
+def test_a_step_is_timed_while_all_streams_write() -> None:
+    """Prompts that are read one after the other, and a hang that brings five tokens at once."""
+    early = [0.0, *(0.1 + 0.3 * n for n in range(3)), *(0.8 + 0.01 * n for n in range(1, 60))]
+    late = [0.0, *(0.8 + 0.01 * n for n in range(60))]
+    for number in range(30, 35):
+        late[number] = late[35]
+    assert together_s([early, late]) == pytest.approx(0.01, rel=0.02)
+    assert together_s([early, [0.0, 1.38, 1.39]]) is None
+    assert answer_tokens(4, 1000, 2048) == 64 + 4 + 2
 
 
 def test_lengths_are_those_that_the_engine_takes() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from baton.errors import ModelFitsNowhere, ProfileRefused
 from baton.plan.devices import find_hardware
+from baton.plan.fits import ascending, least_squares
 from baton.plan.judge import measured_kind
 from baton.plan.model import shape_from_config
 from baton.plan.profile_file import (
@@ -18,7 +19,6 @@ from baton.plan.profile_file import (
     MixedPoint,
     PrefillPoint,
     Profile,
-    least_squares,
     read_profile,
 )
 from baton.plan.traffic import made_up
@@ -45,8 +45,11 @@ def profile(**more: Any) -> Profile:
         HandoffPoint(tokens=n, samples=3, seconds=0.02 + n * BYTES / 1e10) for n in (512, 8192)
     )
     whole = {
-        "format": 1, "measured_at": "2026-11-30", "versions": {"vllm": "0.29.0"},
-        "engine": EngineFacts(model="m", kv_bytes_per_token=BYTES, kv_capacity_tokens=10_000),
+        "format": 2, "measured_at": "2026-11-30", "versions": {"vllm": "0.29.0"},
+        "engine": EngineFacts(
+            model="m", kv_bytes_per_token=BYTES, kv_capacity_tokens=10_000,
+            max_num_batched_tokens=8192,
+        ),
         "prefill": prefill, "decode": decode, "handoff": handoff,
     }  # fmt: skip
     return Profile(**{**whole, **more})
@@ -79,9 +82,9 @@ def test_what_holds_the_engine_is_told_apart_from_what_holds_the_request() -> No
     )
     costs = profile(mixed=mixed).step_costs()
     assert costs.request_s == pytest.approx(0.012 - 0.0051 - 0.004, rel=1e-3)
-    assert costs.base(100, 0) == pytest.approx(0.0051 + 0.004 + 0.002, rel=1e-3)
-    assert costs.base(100, 4) - costs.base(0, 4) == pytest.approx(0.004 + 0.002, rel=1e-3)
-    assert profile().step_costs().base(100, 0) == pytest.approx(0.0051 + 0.002, rel=1e-3)
+    assert costs.base(200, 0) == pytest.approx(0.0051 + 0.004 + 0.004, rel=1e-3)
+    assert costs.base(200, 4) - costs.base(0, 4) == pytest.approx(0.004 + 0.004, rel=1e-3)
+    assert profile().step_costs().base(200, 0) == pytest.approx(0.0051 + 0.004, rel=1e-3)
 
 
 def test_noise_between_two_engines_is_no_cost() -> None:
@@ -123,15 +126,49 @@ def test_prompts_alone_take_no_longer_to_launch_than_a_first_token_does() -> Non
     said = {name: (real, fitted) for name, real, fitted in found.misfits()}
     real, fitted = said["prefill 1 x 128 tokens"]
     assert fitted == pytest.approx(real, rel=0.01)
-    assert found.step_costs().base(100, 1) == pytest.approx(0.03 + 0.002, rel=1e-3)
+    assert found.step_costs().base(200, 1) == pytest.approx(0.03 + 0.004, rel=1e-3)
 
 
 def test_tokens_are_the_unit_where_bytes_are_not_known() -> None:
     """The same times come out."""
     known = profile()
-    unknown = profile(engine=EngineFacts(model="m"))
+    unknown = profile(engine=EngineFacts(model="m", max_num_batched_tokens=8192))
     for a, b in zip(known.misfits(), unknown.misfits(), strict=True):
         assert a[2] == pytest.approx(b[2])
+
+
+def test_a_step_takes_its_launch_however_short_the_prompt_is() -> None:
+    """48 ms up to 1,024 tokens, then 26 us a token: no straight line, as on an H200."""
+    seconds = {256: 0.048, 1024: 0.0485, 2048: 0.0556, 4096: 0.1066, 8192: 0.2223}
+    prefill = tuple(
+        PrefillPoint(tokens=n, batch=1, samples=3, seconds=s) for n, s in seconds.items()
+    )
+    found = profile(prefill=prefill)
+    assert {name: fitted for name, _, fitted in found.misfits() if name.startswith("prefill")} == {
+        f"prefill 1 x {n} tokens": pytest.approx(s, rel=1e-6) for n, s in seconds.items()
+    }
+    costs = found.step_costs()
+    assert costs.base(10, 0) == costs.base(256, 0)
+
+
+def test_a_longer_prompt_never_takes_less() -> None:
+    """Neighbours that fall, by noise, share their mean."""
+    assert ascending([(1, 1.0), (2, 3.0), (4, 2.0), (8, 2.2), (16, 5.0)]) == [
+        (1, 1.0), (2, pytest.approx(2.4)), (4, pytest.approx(2.4)), (8, pytest.approx(2.4)),
+        (16, 5.0),
+    ]  # fmt: skip
+
+
+def test_what_answers_stand_still_for_is_part_of_what_a_busy_engine_takes_more() -> None:
+    """Of 12 ms more, answers lose 5: the other 7 pass while they are written."""
+    handoff = tuple(
+        HandoffPoint(tokens=n, samples=3, seconds=0.02, busy_s=0.012, holds_s=0.005)
+        for n in (512, 8192)
+    )
+    cost = profile(handoff=handoff).handoff_cost()
+    assert cost is not None
+    assert cost.held_s(1000 * BYTES) == pytest.approx(0.005, rel=1e-3)
+    assert cost.waits_s(1000 * BYTES) == pytest.approx(0.007, rel=1e-3)
 
 
 def test_coefficients_are_never_negative() -> None:
@@ -180,8 +217,8 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, text: str, fact: str) -> 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
     """It may mean something else."""
     path = tmp_path / "profile.json"
-    path.write_text(profile(format=2).model_dump_json())
-    with pytest.raises(ProfileRefused, match="has format 2"):
+    path.write_text(profile(format=3).model_dump_json())
+    with pytest.raises(ProfileRefused, match="has format 3"):
         read_profile(path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.plan.costs import Beside, HandoffCost, Wake
+from baton.plan.costs import Beside, HandoffCost, Uneven, Wake
 from baton.plan.simulator import (
     EngineLimits,
     Failure,
@@ -272,12 +272,29 @@ def test_kv_into_a_busy_engine_waits_for_its_steps_or_for_their_end() -> None:
     assert second(9.0) == pytest.approx(0.1 + 50 * 0.011 - 0.2)
 
 
+def test_answers_stand_still_while_kv_is_taken_in() -> None:
+    """A quarter of a second for a handoff into an engine that writes, none into an idle one."""
+    trace = [Request(0, 1, 101), Request(0.5, 1, 2)]
+
+    def ends(holds_s: float) -> list[float]:
+        network = HandoffCost(0.0, math.inf, busy_s=holds_s, holds_s=holds_s)
+        pools = [
+            Pool(role, EACH, (node,), nic_bytes_per_s=math.inf, network=network)
+            for node, role in enumerate(("prefill", "decode"))
+        ]
+        return [s.end_s for s in Fleet(pools).play(trace).served]
+
+    long, short = (a - b for a, b in zip(ends(0.25), ends(0.0), strict=True))
+    assert long == pytest.approx(0.25, abs=0.02)
+    assert short == pytest.approx(0.25, abs=0.02)
+
+
 def test_an_uneven_machine_spreads_times_around_the_same_middle() -> None:
     """The same each time, and none where it is even."""
     trace = [Request(n, 100, 21) for n in range(400)]
 
     def tpot(uneven: float) -> list[float]:
-        pool = Pool("both", replace(EACH, uneven=uneven), (0,))
+        pool = Pool("both", replace(EACH, uneven=Uneven(writing=uneven)), (0,))
         return sorted(s.tpot_s or 0.0 for s in Fleet([pool]).play(trace).served)
 
     assert tpot(0.0)[0] == pytest.approx(tpot(0.0)[-1])

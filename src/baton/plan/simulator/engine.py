@@ -54,10 +54,15 @@ class Engine(Holdings):
         self.incoming[job] = None
         self._other += self._bytes(job)
 
-    def receive(self, job: Job, now: float, usual_s: float = 0.0) -> None:
-        """The KV that was expected is here; its way took `usual_s` beside its bytes."""
+    def receive(self, job: Job, now: float, usual_s: float = 0.0, held_s: float = 0.0) -> None:
+        """The KV that was expected is here; its way took `usual_s` beside its bytes.
+
+        Answers that are being written stand still `held_s` for it.
+        """
         del self.incoming[job]
         self.arrived.append(job)
+        if self.running:
+            self._held_s += held_s
         self._poke(now, usual_s)
 
     def keep_waiting(self, transfer: Transfer) -> bool:
@@ -213,12 +218,17 @@ class Engine(Holdings):
             self._leap, self._steps = True, self._leap_steps(batch) if alone else 1
             work = self.costs.decode_s(self._steps, batch, context)
             first = self.costs.decode_s(1, batch, context)
-        lead = self.costs.wake.extra_s(pause_s, usual_s + first)
+        lead = self.costs.wake.extra_s(pause_s, usual_s + first) if pause_s else 0.0
+        lead, self._held_s = lead + self._held_s, 0.0
+        if lead:
+            lead *= math.exp(self.costs.uneven.reading * self._chance.gauss(0, 1))
         self._begin(now, work, lead, first, [job for job in fresh if job in self.running])
 
     def _begin(self, now: float, work: float, lead: float, first: float, fresh: list[Job]) -> None:
         machine, uneven = self._machine, self.costs.uneven
-        pace = self._luck = math.exp(-uneven * self._chance.gauss(0, 1)) if uneven else 1.0
+        spread = uneven.reading if self._chunks else uneven.writing
+        pace = self._luck = math.exp(-spread * self._chance.gauss(0, 1)) if spread else 1.0
+        lead *= pace  # it has had its own luck
         if machine is None:
             for job in fresh:
                 job.first_s = now + (lead + first) / pace
@@ -323,6 +333,7 @@ class Engine(Holdings):
         self._other = self._context_fixed = 0.0
         self._context_tokens = self.open = self.queued_tokens = 0
         self._busy = self.up = False
+        self._held_s = 0.0
         self._version += 1
         return lost
 

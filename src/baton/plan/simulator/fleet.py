@@ -279,7 +279,7 @@ class Fleet:
         wires = (source.link, goal.link) if near else (source.nic, goal.nic)
         size = source.costs.kv.of(job.tokens)
         transfer = Transfer(job, source, goal, wires, size, fixed_s=cost.fixed_s,
-                            waits_s=cost.waits_s(size))  # fmt: skip
+                            waits_s=cost.waits_s(size), held_s=cost.held_s(size))  # fmt: skip
         self._moving[job] = transfer
         self._push(self._state.now + cost.fixed_s, _BEGIN, transfer)
 
@@ -299,7 +299,7 @@ class Fleet:
         del self._moving[job]
         job.transferred_s = now
         transfer.source.let_go(job, now)
-        transfer.goal.receive(job, now, transfer.fixed_s)
+        transfer.goal.receive(job, now, transfer.fixed_s, transfer.held_s)
 
     def finished(self, engine: Engine, job: Job, now: float) -> None:  # noqa: ARG002
         """An answer is whole; its place at the gateway is free."""

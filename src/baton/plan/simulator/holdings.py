@@ -67,6 +67,8 @@ class Holdings:
         self._busy, self._version = False, 0
         self._since, self._idle_since = 0.0, -math.inf
         self._progress = Progress()
+        self._held_s = 0.0
+        """How long the next step waits for KV that was taken in."""
         self._luck, self._chance = 1.0, random.Random(name)  # noqa: S311 - a simulation
         self._fresh: list[Job] = []
         self._leap, self._steps = False, 0

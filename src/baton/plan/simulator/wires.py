@@ -31,15 +31,16 @@ class Transfer:
     """KV of one request on its way from prefill to decode."""
 
     __slots__ = (
-        "at_s", "fixed_s", "goal", "job", "left", "rate", "source", "version", "waits_s", "wires",
+        "at_s", "fixed_s", "goal", "held_s", "job", "left", "rate", "source", "version", "waits_s",
+        "wires",
     )  # fmt: skip
 
     def __init__(
         self, job: Job, source: Engine, goal: Engine, wires: tuple[Wire, Wire], size: float,
-        *, fixed_s: float = 0.0, waits_s: float = 0.0,
+        *, fixed_s: float = 0.0, waits_s: float = 0.0, held_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.job, self.source, self.goal, self.wires = job, source, goal, wires
-        self.fixed_s, self.waits_s = fixed_s, waits_s
+        self.fixed_s, self.waits_s, self.held_s = fixed_s, waits_s, held_s
         self.left = size
         self.rate = 0.0
         self.at_s = 0.0
