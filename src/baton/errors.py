@@ -8,6 +8,7 @@ Every error that a person may see gives fact, place and cure::
     │   ├── PortTaken
     │   └── RayUnreachable         no Ray cluster answers at the address
     ├── ModelUnavailable           a model that cannot be read, or fails its checksum
+    │   └── ModelNotPlanned        a config that cannot be planned with (exit 2)
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
@@ -111,6 +112,12 @@ class RayUnreachable(EnvironmentUnfit):
 
 class ModelUnavailable(BatonError):
     """A model that cannot be read, is incomplete, or fails its checksum."""
+
+
+class ModelNotPlanned(ModelUnavailable):
+    """A model whose config cannot be read, or that writes no text as decoders do."""
+
+    exit_status = 2
 
 
 class DeployFailed(BatonError):
