@@ -13,7 +13,7 @@ Every error that a person may see gives fact, place and cure::
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
     ├── ChecksFailed               what was asked of an account stands against a change (exit 2)
-    ├── FilesInTheWay              rendered files would overwrite what somebody else wrote
+    ├── FilesInTheWay              files would overwrite what is there, or cannot be written
     ├── DemoFailed                 the scripted first run did not hold
     ├── DrillFailed                something was lost in a drill, or the drill proved nothing
     ├── PlanImpossible             nothing can be planned from what was given
@@ -143,7 +143,7 @@ class ChecksFailed(BatonError):
 
 
 class FilesInTheWay(BatonError):
-    """Rendered files would overwrite what somebody else wrote, or cannot be written."""
+    """Files would overwrite what somebody else wrote, or cannot be written."""
 
     exit_status = 2
 

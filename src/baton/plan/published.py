@@ -62,9 +62,7 @@ def as_its_class_reads(config: Mapping[str, Any], source: str) -> dict[str, Any]
     Raises:
         ModelNotPlanned: It writes no text token by token, or has more layers than a model has.
     """
-    text: Mapping[str, Any] = next(
-        (config[key] for key in TEXT_KEYS if isinstance(config.get(key), dict)), {}
-    )
+    text = _text_part(config)
     _check_writes(config, source)
     found = {key: value for key, value in config.items() if key not in TEXT_KEYS}
     found.update(text)
@@ -78,20 +76,27 @@ def as_its_class_reads(config: Mapping[str, Any], source: str) -> dict[str, Any]
             f"the config names more than {_MOST_LAYERS:,} layers", place=source,
             cure="give the config.json of a language model",
         )  # fmt: skip
-    if found.get("tie_word_embeddings") is None:
-        found["tie_word_embeddings"] = kind in _TIED or kind.startswith("gemma")
+    tied = config.get("tie_word_embeddings", found.get("tie_word_embeddings"))
+    default = kind in _TIED or kind.startswith("gemma")
+    found["tie_word_embeddings"] = default if tied is None else bool(tied)
     # vLLM 0.29 `_resolve_auto_dtype` serves float32 as bfloat16.
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or found.get("dtype")
-                or found.get("torch_dtype") or "")  # fmt: skip
-    found["dtype"] = "bfloat16" if dtype in {"float32", "float"} else dtype
+    found["dtype"] = "bfloat16" if stored_as_float32(config) else _named_dtype(config)
     return found
 
 
 def stored_as_float32(config: Mapping[str, Any]) -> bool:
     """Whether the files of the weights are twice as large as what is served."""
-    inner = next((config[key] for key in TEXT_KEYS if isinstance(config.get(key), dict)), {})
-    named = config.get("dtype") or config.get("torch_dtype") or inner.get("torch_dtype")
-    return named in {"float32", "float"}
+    return _named_dtype(config) in {"float32", "float"}
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next((config[key] for key in TEXT_KEYS if isinstance(config.get(key), dict)), {})
+
+
+def _named_dtype(config: Mapping[str, Any]) -> str:
+    text = _text_part(config)
+    names = (part.get(key) for part in (config, text) for key in ("dtype", "torch_dtype"))
+    return next((str(name) for name in names if name), "")
 
 
 def _check_writes(config: Mapping[str, Any], source: str) -> None:
