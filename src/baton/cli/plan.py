@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from baton.plan.tried import Tried
 
 UNMET = 1
+_DEAREST = 1e6
 _LARGE = 20_000
 """Requests whose simulation takes more than a second."""
 _PATIENCE_S = 5.0
@@ -136,7 +137,7 @@ def _prices(asked: tuple[str, ...]) -> dict[str, float]:
             usd = float(value)
         except ValueError:
             usd = -1.0
-        if not name or not 0 < usd < float("inf"):
+        if not name or not 0 < usd <= _DEAREST:
             raise click.BadParameter(f"`{one}` is not NAME=USD", param_hint="--price")
         hardware = find_hardware(name)
         instance = hardware.instances[0].name

@@ -37,7 +37,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Alone:
-    """A request that has the engines to itself, at the promised percentile of prompt lengths."""
+    """A request that has the engines to itself, at the promised percentile of lengths."""
 
     ttft_s: float
     tpot_s: float
@@ -53,7 +53,7 @@ def alone(  # noqa: PLR0917 - two engines, what they serve, what was promised
     """
     prompt = traffic.prompt_at(promise.percentile)
     ttft = prefill.request_s + prefill.prefill_s(prompt, budget=budget)
-    context = decode.kv.of(round(traffic.mean_context))
+    context = decode.kv.of(traffic.context_at(promise.percentile))
     step = decode.step_s(0, 0.0, 1, context)
     if handoff is not None:
         ttft += handoff.seconds(prefill.kv.of(prompt)) + step

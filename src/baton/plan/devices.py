@@ -165,10 +165,10 @@ def find_all_hardware(names: Iterable[str]) -> list[Hardware]:
     ]
 
 
-def unnamed_hardware() -> Hardware:
-    """For a measured engine whose machine nobody named: one engine each, no price, no fabric."""
+def unnamed_hardware(gpus: int = 8) -> Hardware:
+    """For a measured engine whose machine nobody named: no price, no fabric, so many GPUs."""
     nobody = Source("measured by `baton profile`", "")
     gpu = Gpu("engine", 0, 0.0, 0.0, None, "unknown", 0.0, nobody)
     # EFA, so that two machines may hand over: how fast is the profile's to say.
-    machine = Instance("machine", "engine", 8, 0.0, 1, None, None, nobody)
+    machine = Instance("machine", "engine", gpus, 0.0, 1, None, None, nobody)
     return Hardware(gpu, (machine,))

@@ -15,7 +15,7 @@ from baton.plan.bounds import (
     least_engines,
     prefill_work_s,
 )
-from baton.plan.devices import MIB, all_gpus, unnamed_hardware
+from baton.plan.devices import MIB, all_gpus, find_hardware, unnamed_hardware
 from baton.plan.layouts import EngineKind
 from baton.plan.model import NOT_READ
 from baton.plan.roofline import DEFAULTS, TP_SIZES, can_split, kv_room, kv_shape, roofline
@@ -37,6 +37,7 @@ CLEARLY = 0.95
 _OF_A_KIND = 3
 """Of layouts that fail for the same reason, so many are shown."""
 _SAME = 0.1
+_MACHINE_GPUS = 8
 Basis = Literal["measured", "modelled"]
 
 
@@ -148,8 +149,11 @@ def measured_kind(
             cure=f"plan with --gpu {engine.gpu}, or measure on the other",
         )
     chosen = next((one for one in hardware if one.gpu.name == engine.gpu), None)
+    if chosen is None and engine.gpu in all_gpus() and not hardware:
+        chosen = find_hardware(engine.gpu)
     if chosen is None:
-        chosen = hardware[0] if hardware else unnamed_hardware()
+        chosen = hardware[0] if hardware else unnamed_hardware(
+            max(_MACHINE_GPUS, engine.tensor_parallel_size))  # fmt: skip
     costs = profile.step_costs()
     if not costs.fits(traffic.longest):
         raise ModelFitsNowhere(
@@ -157,7 +161,7 @@ def measured_kind(
             f"longest request has {traffic.longest:,}",
             cure="give the engine more memory, or leave such requests out",
         )
-    notes = [f"measured {profile.measured_at} with "
+    notes = [f"measured {profile.measured_at} on an engine of `{engine.model}` with "
              + ", ".join(f"{k} {v}" for k, v in profile.versions.items())]  # fmt: skip
     notes += [f"the profile is of another version: {text}" for text in profile.differences()]
     said, known = model.facts.kv_bytes_per_token(), engine.kv_bytes_per_token
@@ -166,8 +170,18 @@ def measured_kind(
             f"the profile has {known:,.0f} bytes of KV a token and the model's config {said:,}: "
             "is it of this model?"
         )
-    if not profile.handoff:
+    if engine.max_model_len is not None and traffic.longest > engine.max_model_len:
+        notes.append(
+            f"the measured engine took {engine.max_model_len:,} tokens, and the longest request "
+            f"has {traffic.longest:,}: what is beyond is extrapolated"
+        )
+    if not profile.handoff and chosen.gpu.name in all_gpus():
         notes.append("the handoff was not measured: it is modelled from the fabric")
+    elif not profile.handoff:
+        notes.append(
+            "P/D was not planned: the handoff was not measured, and without a GPU's name its "
+            "fabric is unknown; measure with --decode-url, or add --gpu"
+        )
     limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS)
     return EngineKind(chosen, engine.tensor_parallel_size, costs, limits), notes
 

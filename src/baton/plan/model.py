@@ -60,6 +60,8 @@ class ModelShape:
     computes_fp8: bool
     """Whether its products run on FP8 tensor cores, where there are any."""
     quantisation: str
+    split_evenly: tuple[int, ...] = ()
+    """Counts beside heads that TP has to divide: state heads, blocks of quantised weights."""
 
     @property
     def head_parameters(self) -> float:
@@ -186,6 +188,7 @@ def shape_from_config(config: dict[str, Any], source: str, weights: int = 0) -> 
         embedding_bytes=embedding * each,
         computes_fp8=fp8,
         quantisation=method,
+        split_evenly=_split_evenly(inner, layers.experts > 0),
     )
 
 
@@ -194,6 +197,25 @@ def _attention_width(config: Mapping[str, Any], facts: ModelFacts) -> int:
         names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
         return sum(count(config, name) for name in names)
     return 2 * facts.head_dim
+
+
+def _split_evenly(config: Mapping[str, Any], has_experts: bool) -> tuple[int, ...]:
+    names = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "linear_num_key_heads",
+             "linear_num_value_heads")  # fmt: skip
+    heads = [count(config, name) for name in names]
+    found = config.get("quantization_config")
+    block = 0
+    if isinstance(found, dict):
+        # FP8 in blocks of 128 x 128, AWQ and GPTQ in groups: a worker's part is whole blocks
+        # (vLLM 0.29 `layers/quantization/fp8.py`, `utils/marlin_utils.py`).
+        blocks = found.get("weight_block_size")
+        block = blocks[0] if isinstance(blocks, list) and blocks else count(found, "group_size")
+    widths = [count(config, "intermediate_size")]
+    if has_experts:
+        widths = [count(config, "moe_intermediate_size") or widths[0]]
+    if not isinstance(block, int) or block <= 0:
+        return tuple(heads)
+    return (*heads, *(width // block for width in widths if width % block == 0))
 
 
 def _quantisation(config: Mapping[str, Any], each: float) -> tuple[str, float, bool]:

@@ -201,6 +201,10 @@ class Search:
         budget = prefill.limits.token_budget
         with_kv = alone(prefill.costs, decode.costs, self.traffic, self.promise, budget, handoff)
         without = alone(prefill.costs, decode.costs, self.traffic, self.promise, budget)
+        if handoff.bytes_per_s <= 0:
+            why = "how KV would get from one engine to the other is unknown, or it never would"
+            self._refuse(what, "fabric", why, disaggregated=True)
+            return False
         if with_kv.ttft_s > self.promise.ttft_s:
             moved = with_kv.ttft_s - without.ttft_s - with_kv.tpot_s
             pace = kv_pace(prefill.costs, self.traffic, budget)
@@ -300,7 +304,12 @@ class Search:
             return None
         layout = self._laid_out(*groups)
         if layout is None:
-            why = "it takes more than one instance, and none of this kind has EFA between them"
+            wide = [g.kind for g in groups if not any(
+                i.gpus >= g.kind.tp for i in g.kind.hardware.instances)]  # fmt: skip
+            why = (
+                f"no instance has the GPUs of one engine: {wide[0].name}" if wide else
+                "it takes more than one instance, and none of this kind has EFA between them"
+            )  # fmt: skip
             self._refuse(what, "fabric", why, disaggregated=disaggregated)
         return layout
 

@@ -77,6 +77,11 @@ class Traffic:
         """A percentile of prompt lengths."""
         return int(percentile([r.prompt_tokens for r in self.requests], share))
 
+    def context_at(self, share: float) -> int:
+        """A percentile of the tokens that a request has in decode on average over its steps."""
+        middles = [r.prompt_tokens + r.output_tokens // 2 for r in self.requests]
+        return int(percentile(middles, share))
+
     @property
     def mean_context(self) -> float:
         """Tokens that a sequence has in decode on average, over all steps of all sequences."""
