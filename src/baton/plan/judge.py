@@ -291,7 +291,8 @@ def what_would(model: ModelShape, traffic: Traffic, promise: Promise) -> str:
             gpus = tp * least_engines(work, traffic, promise)
             least = min(least or (gpus, tp), (gpus, tp))
         if least is not None:
-            load = f"{least[0]:,} GPUs at least for the load" if least[0] < UNCOUNTED else "no load"
+            many = f"{least[0]:,} GPU{'s' if least[0] > 1 else ''} at least for the load"
+            load = many if least[0] < UNCOUNTED else "no load"
             found.append(f"TP{least[1]} on {name} ({load})")
     if not found:
         return "No GPU of the table keeps it even for a request that is alone: promise less."

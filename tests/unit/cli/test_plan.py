@@ -176,10 +176,10 @@ def test_a_file_that_is_there_is_kept_unless_forced(model: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("gpu", "traffic", "config"),
     [
-        ("p5.48xlarge", ["--isl", "8000", "--osl", "300", "--rate", "12", "--slo-ttft", "2",
+        ("p5.48xlarge", ["--isl", "8000", "--osl", "300", "--rate", "5", "--slo-ttft", "2",
                          "--slo-tpot", "0.025"], LLAMA_70B),
         ("H200", HIGH, QWEN3_8B),
-        ("g6e", [*LOW[:4], "--rate", "6", *LOW[6:]], QWEN3_8B),
+        ("g6e.12xlarge", [*LOW[:4], "--rate", "3", *LOW[6:]], QWEN3_8B),
     ],
 )  # fmt: skip
 def test_the_written_file_is_the_layout_that_was_printed(
