@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +13,7 @@ import click
 from baton.errors import FilesInTheWay
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 INTERRUPTED = 130
@@ -20,6 +23,16 @@ INTERRUPTED = 130
 def unwind_on_sigterm() -> None:
     """From now on SIGTERM unwinds as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+@contextmanager
+def interruptible(said: str) -> Iterator[None]:
+    """Ctrl-C ends with `INTERRUPTED` and a sentence: click's own 1 may mean something else."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {said}", err=True)
+        sys.exit(INTERRUPTED)
 
 
 def _interrupt(_signum: int, _frame: object) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from baton.cli.common import INTERRUPTED, claim_file, write_whole
+from baton.cli.common import claim_file, interruptible, write_whole
 from baton.errors import TrafficRefused
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def command(
         raise click.UsageError("name at least one --gpu, or give a --profile")
     priced = _prices(prices)
     model = load_model(source)
-    traffic = _traffic(trace, isl, osl, rate, spread, seed)
+    with interruptible("nothing was planned or written"):
+        traffic = _traffic(trace, isl, osl, rate, spread, seed)
     _check_length(traffic, model)
     promise = Promise(ttft_s, tpot_s, percentile / 100)
     hardware = find_all_hardware(gpus)
@@ -106,11 +107,8 @@ def command(
     )  # fmt: skip
     if not as_json:
         click.echo(f"{model.name}, {traffic.source}", err=True)
-    try:
+    with interruptible("nothing was planned or written"):
         plan = judge(search, refused, "measured" if profile is not None else "modelled", notes)
-    except KeyboardInterrupt:
-        click.echo("interrupted: nothing was planned or written", err=True)
-        sys.exit(INTERRUPTED)
     would = "" if plan.best is not None or profile is not None else what_would(
         model, traffic, promise)  # fmt: skip
     if as_json:

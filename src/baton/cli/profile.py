@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from baton.cli.common import INTERRUPTED, claim_file, unwind_on_sigterm, write_whole
+from baton.cli.common import claim_file, interruptible, unwind_on_sigterm, write_whole
 from baton.errors import ConfigRefused
 
 if TYPE_CHECKING:
@@ -76,11 +75,8 @@ def command(
         )
 
     unwind_on_sigterm()
-    try:
+    with interruptible(f"{file} is not written"):
         profile = asyncio.run(measured())
-    except KeyboardInterrupt:
-        click.echo(f"interrupted: {file} is not written", err=True)
-        sys.exit(INTERRUPTED)
     write_whole(file, profile.model_dump_json(indent=2) + "\n")
     worst = max(profile.misfits(), key=lambda row: abs(row[2] / row[1] - 1) if row[1] else 0.0)
     click.echo(f"{file}: {len(profile.prefill)} prefill, {len(profile.decode)} decode and "

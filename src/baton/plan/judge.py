@@ -122,6 +122,12 @@ def modelled_notes(kinds: Sequence[EngineKind], model: ModelShape) -> list[str]:
         modelled,
         *(f"{gpu.name}: {gpu.source.text} (read {gpu.source.date})" for gpu in gpus),
     ]
+    left_out = [str(tp) for tp in TP_SIZES if not can_split(model, tp)]
+    if left_out:
+        notes.append(
+            f"TP {', '.join(left_out)} is not planned: vLLM splits heads, and blocks of quantised "
+            "weights, evenly"
+        )
     if model.quantisation.endswith(NOT_READ):
         notes.append(f"weights: {model.quantisation}: they may be smaller than is reckoned")
     prices = {

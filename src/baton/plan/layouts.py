@@ -208,6 +208,10 @@ def _buy(
         bought.append(Bought(instance, nodes))
         placed.extend(places)
         first_node += nodes
+    if len({one.instance.name for one in bought}) < len(bought):
+        return None  # of one type: sharing them takes no more
+    # Sums of prices that are equal must compare as equal.
+    dollars = None if dollars is None else round(dollars, 6)
     return Layout(tuple(g for share in shares for g in share), tuple(bought), tuple(placed),
                   dollars)  # fmt: skip
 

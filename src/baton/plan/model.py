@@ -9,6 +9,7 @@ files, no weights.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _QUANTISED = {"fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 0.53, "modelopt_fp4": 0.5625, "int8": 1.0}
 _BY_BITS = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round", "bitsandbytes"})
 NOT_READ = " (taken as not quantised)"
+_NO_NETWORK = "give --model a folder or a config.json instead: nothing is downloaded for those"
 _BYTE = 8
 _FP4_BITS = 4
 _SCALES = 1.06
@@ -125,13 +127,17 @@ def load_model(source: str) -> ModelShape:
         raise ModelNotPlanned(
             f"there is no model at `{source}`", cure="name a config.json, or a folder with one"
         )
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "on", "yes", "true"}:
+        raise ModelNotPlanned(
+            f"`{source}` is not on this machine, and HF_HUB_OFFLINE is set", cure=_NO_NETWORK
+        )
     try:
         config = get_json(source, "config.json")
         weights = fetch_facts(source).weights_bytes
     except Unreachable as exc:
         raise ModelNotPlanned(
             f"the config of `{source}` could not be read: {exc}",
-            cure="give --model a folder or a config.json instead: nothing is downloaded for those",
+            cure=_NO_NETWORK,
         ) from exc
     if not isinstance(config, dict):
         raise ModelNotPlanned(f"config.json of `{source}` is no mapping")

@@ -13,7 +13,7 @@ import pytest
 
 from baton.plan.bounds import Promise, alone
 from baton.plan.devices import find_all_hardware, find_hardware
-from baton.plan.judge import Plan, engine_kinds, judge, what_would
+from baton.plan.judge import Plan, engine_kinds, judge, modelled_notes, what_would
 from baton.plan.layouts import Group, lay_out
 from baton.plan.model import shape_from_config
 from baton.plan.roofline import can_split, roofline
@@ -185,6 +185,8 @@ def test_only_tp_sizes_that_vllm_takes_are_planned(
     """It divides heads, KV heads (or is divided by them), and blocks of quantised weights."""
     shape = shape_from_config(config, "m")
     assert [tp for tp in (1, 2, 4, 8) if can_split(shape, tp)] == sizes
+    said = [note for note in modelled_notes([], shape) if "is not planned" in note]
+    assert len(said) == (1 if len(sizes) < 4 else 0)
 
 
 def test_a_large_model_on_eight_h100_is_where_others_measured_it() -> None:
