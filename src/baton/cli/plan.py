@@ -138,8 +138,14 @@ def _prices(asked: tuple[str, ...]) -> dict[str, float]:
         if not name or not 0 < usd <= _DEAREST:
             raise click.BadParameter(f"`{one}` is not NAME=USD", param_hint="--price")
         hardware = find_hardware(name)
-        instance = hardware.instances[0].name
-        found[instance if name.lower() == instance else hardware.gpu.name] = usd
+        instance, gpu = hardware.instances[0].name, hardware.gpu.name
+        if name.lower() != instance and name.lower()[:2] != gpu.lower()[:2]:
+            types = ", ".join(one.name for one in hardware.instances)
+            raise click.BadParameter(
+                f"`{name}` is a family: name {gpu} for the price of one GPU, or a type: {types}",
+                param_hint="--price",
+            )
+        found[instance if name.lower() == instance else gpu] = usd
     return found
 
 

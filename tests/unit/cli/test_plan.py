@@ -121,6 +121,8 @@ def test_a_promise_that_nothing_keeps_ends_with_1(model: str, tmp_path: Path) ->
         (["--gpu", "H100", *LOW[2:]], "--isl, --osl and --rate"),
         (["--gpu", "H100", "--trace", "trace.csv", *LOW], "not both"),
         (["--gpu", "H100", "--price", "H100", *LOW], "NAME=USD"),
+        (["--gpu", "H100", "--price", "p5=98", *LOW], "`p5` is a family"),
+        (["--gpu", "H100", "--price", "H100=1e308", *LOW], "NAME=USD"),
         (["--gpu", "H100", *LOW, "--slo-ttft", "nan"], "nan is no number"),
         (["--gpu", "H100", *LOW, "-o", "no/such/folder/app.yaml"], "there is no folder"),
         (["--gpu", "H100", *LOW, "-o", "."], "a folder is no file"),
