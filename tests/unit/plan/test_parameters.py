@@ -13,9 +13,9 @@ from baton.plan.model import shape_from_config
 from baton.plan.roofline import kv_shape
 from tests.unit.plan.shapes import LLAMA_70B, QWEN3_8B
 
-# Abridged configs, written from memory, with billions of parameters, all and those that a token meets,
-# embeddings counted in both. Most are what was counted, seen to agree with the size that the model is
-# known for: they keep the count from changing unseen, and are no second source.
+# Abridged configs, written from memory, with billions of parameters, all and those that a token
+# meets, embeddings counted in both. Most are what was counted, seen to agree with the size that the
+# model is known for: they keep the count from changing unseen, and are no second source.
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
 
 
