@@ -8,11 +8,12 @@ Every error that a person may see gives fact, place and cure::
     │   ├── PortTaken
     │   └── RayUnreachable         no Ray cluster answers at the address
     ├── ModelUnavailable           a model that cannot be read, or fails its checksum
+    │   └── ModelNotPlanned        a config that cannot be planned with (exit 2)
     ├── DeployFailed               Ray or an engine did not come up
     │   └── EngineStartFailed
     ├── NotRunning                 nothing of that name runs here
     ├── ChecksFailed               what was asked of an account stands against a change (exit 2)
-    ├── FilesInTheWay              rendered files would overwrite what somebody else wrote
+    ├── FilesInTheWay              files would overwrite what is there, or cannot be written
     ├── DemoFailed                 the scripted first run did not hold
     ├── DrillFailed                something was lost in a drill, or the drill proved nothing
     ├── PlanImpossible             nothing can be planned from what was given
@@ -113,6 +114,12 @@ class ModelUnavailable(BatonError):
     """A model that cannot be read, is incomplete, or fails its checksum."""
 
 
+class ModelNotPlanned(ModelUnavailable):
+    """A model whose config cannot be read, or that writes no text as decoders do."""
+
+    exit_status = 2
+
+
 class DeployFailed(BatonError):
     """Ray or the application did not come up."""
 
@@ -136,7 +143,7 @@ class ChecksFailed(BatonError):
 
 
 class FilesInTheWay(BatonError):
-    """Rendered files would overwrite what somebody else wrote, or cannot be written."""
+    """Files would overwrite what somebody else wrote, or cannot be written."""
 
     exit_status = 2
 

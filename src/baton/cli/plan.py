@@ -1,7 +1,7 @@
 """`baton plan`: which engines, how many, on what, and whether to disaggregate at all.
 
 Exit status 0: a layout keeps the promise. 1: none does (the output says by how much, and what
-would). 2: nothing could be planned from what was given.
+would). 2: nothing could be planned from what was given. 130: it was interrupted.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from baton.cli.common import check_folders
+from baton.cli.common import claim_file, interruptible, write_whole
 from baton.errors import TrafficRefused
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from baton.plan.tried import Tried
 
 UNMET = 1
+_DEAREST = 1e6
+_LARGE = 20_000
+"""Requests whose simulation takes more than a second."""
+_PATIENCE_S = 5.0
 
 
 class _Number(click.FloatRange):
@@ -65,39 +70,45 @@ class _Number(click.FloatRange):
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the made-up arrivals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan as a YAML.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is there already.")
 def command(
     *, source: str, gpus: tuple[str, ...], trace: Path | None, isl: int | None, osl: int | None,
     rate: float | None, spread: float, ttft_s: float, tpot_s: float, percentile: float,
     profile_path: Path | None, any_versions: bool, prices: tuple[str, ...], max_gpus: int,
-    seed: int, as_json: bool, output: Path | None,
+    seed: int, as_json: bool, output: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Find the cheapest layout that keeps a promise, and say whether P/D pays."""
     from baton.plan.app_yaml import app_yaml
     from baton.plan.bounds import Promise
+    from baton.plan.devices import find_all_hardware
     from baton.plan.judge import judge, what_would
     from baton.plan.model import load_model
     from baton.plan.profile_file import read_profile
     from baton.plan.search import Search
 
-    check_folders(output)
+    if output is not None:
+        claim_file(output, force=force)
     profile = None if profile_path is None else read_profile(
         profile_path, any_versions=any_versions)  # fmt: skip
     if not gpus and profile is None:
         raise click.UsageError("name at least one --gpu, or give a --profile")
     priced = _prices(prices)
     model = load_model(source)
-    traffic = _traffic(trace, isl, osl, rate, spread, seed)
+    with interruptible("nothing was planned or written"):
+        traffic = _traffic(trace, isl, osl, rate, spread, seed)
     _check_length(traffic, model)
     promise = Promise(ttft_s, tpot_s, percentile / 100)
-    hardware = _hardware(gpus)
+    hardware = find_all_hardware(gpus)
     kinds, refused, notes = _kinds(model, hardware, traffic, profile)
     search = Search(
         traffic, promise, kinds, priced, max_gpus,
         handoff=profile.handoff_cost() if profile is not None else None,
+        on_try=_Progress(len(traffic.requests)),
     )  # fmt: skip
-    if traffic.source and not as_json:
+    if not as_json:
         click.echo(f"{model.name}, {traffic.source}", err=True)
-    plan = judge(search, refused, "measured" if profile is not None else "modelled", notes)
+    with interruptible("nothing was planned or written"):
+        plan = judge(search, refused, "measured" if profile is not None else "modelled", notes)
     would = "" if plan.best is not None or profile is not None else what_would(
         model, traffic, promise)  # fmt: skip
     if as_json:
@@ -105,10 +116,12 @@ def command(
     else:
         click.echo(_text(plan, would, promise))
     if plan.best is None or plan.best.layout is None:
+        if output is not None:
+            click.echo(f"{output} is not written: nothing keeps the promise", err=True)
         sys.exit(UNMET)
     if output is not None:
         text = app_yaml(plan.best.layout, model, promise, traffic.longest, plan.why)
-        output.write_text(text, encoding="utf-8")
+        write_whole(output, text)
         click.echo(f"wrote {output}", err=True)
 
 
@@ -122,11 +135,17 @@ def _prices(asked: tuple[str, ...]) -> dict[str, float]:
             usd = float(value)
         except ValueError:
             usd = -1.0
-        if not name or not 0 < usd < float("inf"):
+        if not name or not 0 < usd <= _DEAREST:
             raise click.BadParameter(f"`{one}` is not NAME=USD", param_hint="--price")
         hardware = find_hardware(name)
-        instance = hardware.instances[0].name
-        found[instance if name.lower() == instance else hardware.gpu.name] = usd
+        instance, gpu = hardware.instances[0].name, hardware.gpu.name
+        if name.lower() != instance and name.lower()[:2] != gpu.lower()[:2]:
+            types = ", ".join(one.name for one in hardware.instances)
+            raise click.BadParameter(
+                f"`{name}` is a family: name {gpu} for the price of one GPU, or a type: {types}",
+                param_hint="--price",
+            )
+        found[instance if name.lower() == instance else gpu] = usd
     return found
 
 
@@ -149,17 +168,32 @@ def _check_length(traffic: Traffic, model: ModelShape) -> None:
     longest = model.longest_context
     if longest is not None and traffic.longest > longest:
         raise TrafficRefused(
-            f"the longest request has {traffic.longest:,} tokens, and {model.name} takes "
+            f"the longest request has {_many(traffic.longest)} tokens, and {model.name} takes "
             f"{longest:,}",
-            cure="leave out what the model cannot serve",
+            cure="ask for shorter ones (--isl, --osl, --spread)"
+            if traffic.goes_on
+            else "leave out what the model cannot serve",
         )
 
 
-def _hardware(gpus: tuple[str, ...]) -> list[Hardware]:
-    from baton.plan.devices import find_hardware
+def _many(tokens: int) -> str:
+    from baton.plan.traffic import MOST_TOKENS
 
-    found = [find_hardware(name) for name in gpus]
-    return list({hardware.gpu.name: hardware for hardware in found}.values())
+    return f"{tokens:,}" if tokens <= MOST_TOKENS else f"more than {MOST_TOKENS:,}"
+
+
+class _Progress:
+    """Says on stderr what is simulated, once it takes long: a large trace, or many layouts."""
+
+    def __init__(self, requests: int) -> None:
+        self._requests = requests
+        self._next = time.monotonic() + (0 if requests >= _LARGE else _PATIENCE_S)
+
+    def __call__(self, name: str) -> None:
+        """A simulation begins."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _PATIENCE_S
+            click.echo(f"simulating {self._requests:,} requests on {name} …", err=True)
 
 
 def _kinds(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from baton.cli.common import check_folders
+from baton.cli.common import claim_file, interruptible, unwind_on_sigterm, write_whole
 from baton.errors import ConfigRefused
+
+if TYPE_CHECKING:
+    from baton.plan.profile_file import Profile
 
 
 @click.command()
@@ -21,26 +25,31 @@ from baton.errors import ConfigRefused
 @click.option("--tensor-parallel-size", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), default=2048, show_default=True,
               help="What the engine was started with.")  # fmt: skip
-@click.option("--longest", type=click.IntRange(64), help="Measure no longer prompts.")
+@click.option("--longest", type=click.IntRange(192), help="Measure no longer prompts.")
 @click.option("--max-batch", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--secret-env", metavar="NAME", help="Environment variable with the engine secret.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it is there already.")
 def command(
     *, file: Path, url: str, decode_url: str | None, source: str | None, gpu: str | None,
     tensor_parallel_size: int, max_num_batched_tokens: int, longest: int | None, max_batch: int,
-    rounds: int, secret_env: str | None,
+    rounds: int, secret_env: str | None, force: bool,
 ) -> None:  # fmt: skip
     """Measure prefill, decode and handoff of an idle engine, and write them to FILE."""
     from baton.plan.devices import find_hardware
     from baton.plan.measure import Grid, measure
     from baton.plan.model import load_model
+    from baton.plan.preflight import check_secret, check_urls, look
 
-    check_folders(file)
+    claim_file(file, force=force)
+    urls = [url] if decode_url is None else [url, decode_url]
+    check_urls(urls)
     secret = None
     if secret_env is not None:
         secret = os.environ.get(secret_env)
         if not secret:
             raise ConfigRefused(f"--secret-env names {secret_env}, which is not set or empty")
+        check_secret(secret)
     grid = Grid(
         decode_batches=tuple(b for b in Grid().decode_batches if b <= max_batch),
         longest=longest,
@@ -49,20 +58,26 @@ def command(
     kv_bytes = None
     if source is not None:
         kv_bytes = float(load_model(source).facts.kv_bytes_per_token())
-    profile = asyncio.run(
-        measure(
+    on = None if gpu is None else find_hardware(gpu).gpu.name
+
+    async def measured() -> Profile:
+        await look(urls, secret)
+        return await measure(
             url,
             decode_url=decode_url,
             secret=secret,
             grid=grid,
-            gpu=None if gpu is None else find_hardware(gpu).gpu.name,
+            gpu=on,
             tensor_parallel_size=tensor_parallel_size,
             max_num_batched_tokens=max_num_batched_tokens,
             kv_bytes_per_token=kv_bytes,
             say=lambda line: click.echo(line, err=True),
         )
-    )
-    file.write_text(profile.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    unwind_on_sigterm()
+    with interruptible(f"{file} is not written"):
+        profile = asyncio.run(measured())
+    write_whole(file, profile.model_dump_json(indent=2) + "\n")
     worst = max(profile.misfits(), key=lambda row: abs(row[2] / row[1] - 1) if row[1] else 0.0)
     click.echo(f"{file}: {len(profile.prefill)} prefill, {len(profile.decode)} decode and "
                f"{len(profile.handoff)} handoff points")  # fmt: skip

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
+from baton.plan.devices import all_gpus
+
 if TYPE_CHECKING:
     from baton.plan.bounds import Promise
     from baton.plan.layouts import Group, Layout
@@ -34,6 +36,8 @@ def app_yaml(layout: Layout, model: ModelShape, promise: Promise, longest: int, 
         why: For the comment at its head.
     """
     context = -(-longest // _ROUND) * _ROUND
+    if not all(group.kind.costs.fits(context) for group in layout.groups):
+        context = longest  # vLLM starts only where one request of this length has room
     if model.longest_context is not None:
         context = min(context, model.longest_context)
     source = _folder(model.source)
@@ -97,9 +101,12 @@ def _config(group: Group, model: ModelShape, context: int, name: str) -> dict[st
     }
     if kind.tp > 1:
         engine["tensor_parallel_size"] = kind.tp
+    gpu = kind.hardware.gpu.name
+    # A measured engine may be on what nobody named: Ray then places it on any GPU.
+    where = {"accelerator_type": _RAY_NAMES.get(gpu, gpu)} if gpu in all_gpus() else {}
     return {
         "model_loading_config": {"model_id": name, "model_source": _folder(model.source)},
-        "accelerator_type": _RAY_NAMES.get(kind.hardware.gpu.name, kind.hardware.gpu.name),
+        **where,
         "engine_kwargs": engine,
         "deployment_config": {"num_replicas": group.replicas},
     }
@@ -107,7 +114,11 @@ def _config(group: Group, model: ModelShape, context: int, name: str) -> dict[st
 
 def _folder(source: str) -> str:
     """Engines load a folder: the one that a bare config.json lies in."""
-    return str(Path(source).expanduser().resolve().parent) if source.endswith(".json") else source
+    path = Path(source).expanduser()
+    if path.is_file() or source.endswith(".json"):
+        return str(path.resolve().parent)
+    # Engines start elsewhere: a folder's name from here is none there.
+    return str(path.resolve()) if path.is_dir() else source
 
 
 def _lines(text: str, width: int = 96) -> list[str]:

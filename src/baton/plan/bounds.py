@@ -22,6 +22,10 @@ no room. `fabric`: the handoff is too slow. `queueing`: each request alone would
 not. `cost`: it cannot be cheaper than what is known to do."""
 
 
+UNCOUNTED = 1 << 29
+"""So many engines mean: more than can be counted."""
+
+
 @dataclass(frozen=True)
 class Promise:
     """What callers are promised, and for which share of them."""
@@ -33,7 +37,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Alone:
-    """A request that has the engines to itself, at the promised percentile of prompt lengths."""
+    """A request that has the engines to itself, at the promised percentile of lengths."""
 
     ttft_s: float
     tpot_s: float
@@ -49,7 +53,7 @@ def alone(  # noqa: PLR0917 - two engines, what they serve, what was promised
     """
     prompt = traffic.prompt_at(promise.percentile)
     ttft = prefill.request_s + prefill.prefill_s(prompt, budget=budget)
-    context = decode.kv.of(round(traffic.mean_context))
+    context = decode.kv.of(traffic.context_at(promise.percentile))
     step = decode.step_s(0, 0.0, 1, context)
     if handoff is not None:
         ttft += handoff.seconds(prefill.kv.of(prompt)) + step
@@ -88,10 +92,18 @@ def decode_work_s(costs: StepCosts, limits: EngineLimits, traffic: Traffic, tpot
     return traffic.mean_output * costs.step_s(0, 0.0, batch, batch * each) / batch
 
 
-def least_engines(work_s: float, traffic: Traffic) -> int:
-    """Engines without which work piles up: the load, rounded up."""
-    load = work_s * traffic.rate_rps
-    return max(1, math.ceil(load - 1e-9)) if math.isfinite(load) else 1 << 30
+def least_engines(work_s: float, traffic: Traffic, promise: Promise) -> int:
+    """Engines without which work piles up: the load, rounded up.
+
+    Made-up traffic goes on like this. A trace ends, and its work may end later by as much as was
+    promised: a burst need not be served at its own pace.
+    """
+    if traffic.goes_on:
+        load = work_s * traffic.rate_rps
+    else:
+        later_s = promise.ttft_s + promise.tpot_s * traffic.longest_output
+        load = work_s * len(traffic.requests) / (traffic.span_s + later_s)
+    return max(1, math.ceil(load - 1e-9)) if math.isfinite(load) else 2 * UNCOUNTED
 
 
 def kv_pace(prefill: StepCosts, traffic: Traffic, budget: int) -> float:

@@ -11,10 +11,13 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from baton.errors import DeviceUnknown
 from baton.spec.suggest import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MIB = 1024 * 1024
 GBIT = 1e9 / 8
@@ -146,10 +149,26 @@ def find_hardware(name: str) -> Hardware:
     )
 
 
-def unnamed_hardware() -> Hardware:
-    """For a measured engine whose machine nobody named: one engine each, no price, no fabric."""
+def find_all_hardware(names: Iterable[str]) -> list[Hardware]:
+    """Each GPU once, with every instance type that one of the names allows.
+
+    Raises:
+        DeviceUnknown: One is not in the table.
+    """
+    allowed: dict[str, set[str]] = {}
+    for name in names:
+        hardware = find_hardware(name)
+        allowed.setdefault(hardware.gpu.name, set()).update(i.name for i in hardware.instances)
+    return [
+        Hardware(all_gpus()[gpu], tuple(i for i in all_instances().values() if i.name in types))
+        for gpu, types in allowed.items()
+    ]
+
+
+def unnamed_hardware(gpus: int = 8) -> Hardware:
+    """For a measured engine whose machine nobody named: no price, no fabric, so many GPUs."""
     nobody = Source("measured by `baton profile`", "")
     gpu = Gpu("engine", 0, 0.0, 0.0, None, "unknown", 0.0, nobody)
     # EFA, so that two machines may hand over: how fast is the profile's to say.
-    machine = Instance("machine", "engine", 8, 0.0, 1, None, None, nobody)
+    machine = Instance("machine", "engine", gpus, 0.0, 1, None, None, nobody)
     return Hardware(gpu, (machine,))

@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from baton.errors import ModelFitsNowhere, ProfileRefused
-from baton.plan.bounds import alone
-from baton.plan.devices import MIB, all_gpus, unnamed_hardware
+from baton.plan.bounds import (
+    UNCOUNTED,
+    alone,
+    decode_work_s,
+    least_engines,
+    prefill_work_s,
+)
+from baton.plan.devices import MIB, all_gpus, find_hardware, unnamed_hardware
 from baton.plan.layouts import EngineKind
 from baton.plan.model import NOT_READ
 from baton.plan.roofline import DEFAULTS, TP_SIZES, can_split, kv_room, kv_shape, roofline
 from baton.plan.search import MAX_SEQS, PREFILL_BUDGET, Search
 from baton.plan.simulator import EngineLimits
-from baton.plan.tried import Tried
+from baton.plan.tried import Tried, shown_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +37,7 @@ CLEARLY = 0.95
 _OF_A_KIND = 3
 """Of layouts that fail for the same reason, so many are shown."""
 _SAME = 0.1
+_MACHINE_GPUS = 8
 Basis = Literal["measured", "modelled"]
 
 
@@ -115,6 +122,12 @@ def modelled_notes(kinds: Sequence[EngineKind], model: ModelShape) -> list[str]:
         modelled,
         *(f"{gpu.name}: {gpu.source.text} (read {gpu.source.date})" for gpu in gpus),
     ]
+    left_out = [str(tp) for tp in TP_SIZES if not can_split(model, tp)]
+    if left_out:
+        notes.append(
+            f"TP {', '.join(left_out)} is not planned: vLLM splits heads, and blocks of quantised "
+            "weights, evenly"
+        )
     if model.quantisation.endswith(NOT_READ):
         notes.append(f"weights: {model.quantisation}: they may be smaller than is reckoned")
     prices = {
@@ -142,8 +155,11 @@ def measured_kind(
             cure=f"plan with --gpu {engine.gpu}, or measure on the other",
         )
     chosen = next((one for one in hardware if one.gpu.name == engine.gpu), None)
+    if chosen is None and engine.gpu in all_gpus() and not hardware:
+        chosen = find_hardware(engine.gpu)
     if chosen is None:
-        chosen = hardware[0] if hardware else unnamed_hardware()
+        chosen = hardware[0] if hardware else unnamed_hardware(
+            max(_MACHINE_GPUS, engine.tensor_parallel_size))  # fmt: skip
     costs = profile.step_costs()
     if not costs.fits(traffic.longest):
         raise ModelFitsNowhere(
@@ -151,7 +167,7 @@ def measured_kind(
             f"longest request has {traffic.longest:,}",
             cure="give the engine more memory, or leave such requests out",
         )
-    notes = [f"measured {profile.measured_at} with "
+    notes = [f"measured {profile.measured_at} on an engine of `{engine.model}` with "
              + ", ".join(f"{k} {v}" for k, v in profile.versions.items())]  # fmt: skip
     notes += [f"the profile is of another version: {text}" for text in profile.differences()]
     said, known = model.facts.kv_bytes_per_token(), engine.kv_bytes_per_token
@@ -160,8 +176,18 @@ def measured_kind(
             f"the profile has {known:,.0f} bytes of KV a token and the model's config {said:,}: "
             "is it of this model?"
         )
-    if not profile.handoff:
+    if engine.max_model_len is not None and traffic.longest > engine.max_model_len:
+        notes.append(
+            f"the measured engine took {engine.max_model_len:,} tokens, and the longest request "
+            f"has {traffic.longest:,}: what is beyond is extrapolated"
+        )
+    if not profile.handoff and chosen.gpu.name in all_gpus():
         notes.append("the handoff was not measured: it is modelled from the fabric")
+    elif not profile.handoff:
+        notes.append(
+            "P/D was not planned: the handoff was not measured, and without a GPU's name its "
+            "fabric is unknown; measure with --decode-url, or add --gpu"
+        )
     limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS)
     return EngineKind(chosen, engine.tensor_parallel_size, costs, limits), notes
 
@@ -194,7 +220,8 @@ def _decide(search: Search, together: Tried | None, apart: Tried | None) -> tupl
         return True, f"Only P/D keeps the promise: {apart.name}; {limit}."
     if apart is None or apart.layout is None:
         return False, (
-            f"Don't. {together.name} keeps the promise without P/D, and no P/D layout keeps it."
+            f"Don't. {together.name} keeps the promise without P/D, and no P/D layout of up to "
+            f"{search.max_gpus} GPUs keeps it."
         )
     ours, theirs = search.cost(apart.layout), search.cost(together.layout)
     paid, paid_without = _paid(search, apart), _paid(search, together)
@@ -226,26 +253,35 @@ def _paid(search: Search, tried: Tried) -> str:
 
 def _nearest(search: Search) -> str:
     """By how much the promise is missed, and what could be promised."""
-    near = search.nearest(search.tried)
-    if near is None:
-        return "Nothing could be tried: see the reasons of each layout."
-    promise = search.promise
-    ttft, tpot = near.ttft_s or math.inf, near.tpot_s or 0.0
-    load = "under this load" if near.simulated else "with nobody else there"
-    parts = []
-    if ttft > promise.ttft_s:
-        parts.append(f"TTFT by {ttft - promise.ttft_s:.3g} s")
-    if tpot > promise.tpot_s:
-        parts.append(f"TPOT by {tpot - promise.tpot_s:.3g} s")
-    missed = " and ".join(parts) or "nothing but the load"
-    return (f"Nearest is {near.name}: it misses {missed} {load}. What it would keep there: "
-            f"TTFT {ttft:.3g} s and TPOT {tpot:.3g} s.")  # fmt: skip
+    near, said = search.nearest(search.tried), []
+    if near is not None:
+        promise = search.promise
+        ttft, tpot = near.ttft_s or math.inf, near.tpot_s or 0.0
+        load = "under this load" if near.simulated else "with nobody else there"
+        parts = [
+            f"{name} by {shown_s(took - promised)}"
+            for name, took, promised in (
+                ("TTFT", ttft, promise.ttft_s), ("TPOT", tpot, promise.tpot_s))
+            if took > promised
+        ]  # fmt: skip
+        missed = " and ".join(parts) or "nothing but the load"
+        said.append(
+            f"Nearest is {near.name}: it misses {missed} {load}. What it would keep there: "
+            f"TTFT {shown_s(ttft)} and TPOT {shown_s(tpot)}."
+        )
+    if search.too_many:
+        least = min(search.too_many)
+        many = f"{least:,} GPUs at least" if least < UNCOUNTED else "more GPUs than can be counted"
+        said.append(f"What would be in time alone takes {many} for this load, and --max-gpus is "
+                    f"{search.max_gpus}.")  # fmt: skip
+    return " ".join(said) or "Nothing could be tried: see the reasons of each layout."
 
 
 def what_would(model: ModelShape, traffic: Traffic, promise: Promise) -> str:
-    """Which other GPUs of the table keep the promise for a request that is alone."""
+    """Which GPUs of the table keep the promise for a lone request, and how many the load takes."""
     found = []
     for name, gpu in all_gpus().items():
+        least: tuple[int, int] | None = None
         for tp in TP_SIZES:
             if not can_split(model, tp) or kv_room(model, gpu, tp) < kv_shape(model).of(
                 traffic.longest
@@ -253,9 +289,17 @@ def what_would(model: ModelShape, traffic: Traffic, promise: Promise) -> str:
                 continue
             costs = roofline(model, gpu, tp)
             times = alone(costs, costs, traffic, promise, PREFILL_BUDGET)
-            if times.ttft_s <= promise.ttft_s and times.tpot_s <= promise.tpot_s:
-                found.append(f"TP{tp} on {name}")
-                break
+            if times.ttft_s > promise.ttft_s or times.tpot_s > promise.tpot_s:
+                continue
+            work = prefill_work_s(costs, traffic, PREFILL_BUDGET) + decode_work_s(
+                costs, EngineLimits(PREFILL_BUDGET, MAX_SEQS), traffic, promise.tpot_s
+            )
+            gpus = tp * least_engines(work, traffic, promise)
+            least = min(least or (gpus, tp), (gpus, tp))
+        if least is not None:
+            many = f"{least[0]:,} GPU{'s' if least[0] > 1 else ''} at least for the load"
+            load = many if least[0] < UNCOUNTED else "no load"
+            found.append(f"TP{least[1]} on {name} ({load})")
     if not found:
         return "No GPU of the table keeps it even for a request that is alone: promise less."
     return "A request that is alone would be in time with " + ", ".join(found) + "."

@@ -1,7 +1,8 @@
 """A layout: how many engines of which kind, on which instances, and what that costs an hour.
 
-Instances are bought whole. Engines are put on them in order, prefill first; engines that share an
-instance hand over through its links, others through its NICs, and only where it has EFA.
+Instances are bought whole. Engines are put on them in order, prefill first; roles on the same GPU
+share instances, or each has its own type where that costs less. Engines that share an instance hand
+over through its links, others through its NICs, and only where it has EFA.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class Layout:
     def pools(self) -> list[Pool]:
         """For the simulator."""
         pools = []
-        for group, places in zip(self.groups, self.places, strict=True):
-            instance = self._instance_of(group)
+        for index, (group, places) in enumerate(zip(self.groups, self.places, strict=True)):
+            instance = self.bought[min(index, len(self.bought) - 1)].instance
             engines = instance.gpus // group.kind.tp
             sharing = min(max(instance.efa_nics, 1), engines)
             network = network_handoff(instance)
@@ -129,10 +130,6 @@ class Layout:
                 )
             )
         return pools
-
-    def _instance_of(self, group: Group) -> Instance:
-        gpu = group.kind.hardware.gpu.name
-        return next(b.instance for b in self.bought if b.instance.gpu == gpu)
 
     def as_dict(self) -> dict[str, Any]:
         """Its make-up, for JSON."""
@@ -153,14 +150,40 @@ class Layout:
         }
 
 
-def lay_out(groups: tuple[Group, ...], prices: Mapping[str, float]) -> Layout | None:
+def lay_out(
+    groups: tuple[Group, ...], prices: Mapping[str, float], *, by_price: bool = False
+) -> Layout | None:
     """The cheapest way to buy it; None when no instance type takes it.
 
-    Roles on the same hardware share instances. By GPUs paid for, then by price: an unknown price
-    cannot be compared.
+    Args:
+        groups: Prefill first.
+        prices: What the user named.
+        by_price: Whether dollars are compared, all of them known. Otherwise GPUs that are paid for
+            are, and of equal ones the price: one that is unknown cannot be compared.
     """
     apart = len({group.kind.hardware.gpu.name for group in groups}) > 1
-    shares = [(group,) for group in groups] if apart else [groups]
+    ways = [] if apart else [_buy((groups,), len(groups), prices, by_price=by_price)]
+    if len(groups) > 1:
+        ways.append(_buy(tuple((g,) for g in groups), len(groups), prices, by_price=by_price))
+    found = [layout for layout in ways if layout is not None]
+    return min(
+        found,
+        key=lambda layout: (*_worth(layout.gpus_bought, layout.usd_per_hour, by_price=by_price),
+                            len(layout.bought)),
+        default=None,
+    )  # fmt: skip
+
+
+def _worth(gpus: int, usd: float | None, *, by_price: bool) -> tuple[float, float]:
+    dollars = float("inf") if usd is None else usd
+    return (dollars, gpus) if by_price else (gpus, dollars)
+
+
+def _buy(
+    shares: tuple[tuple[Group, ...], ...], roles: int, prices: Mapping[str, float], *,
+    by_price: bool,
+) -> Layout | None:  # fmt: skip
+    """Each share on instances of one type."""
     bought: list[Bought] = []
     placed: list[tuple[tuple[int, int], ...]] = []
     dollars: float | None = 0.0
@@ -172,21 +195,25 @@ def lay_out(groups: tuple[Group, ...], prices: Mapping[str, float]) -> Layout | 
             if places is None:
                 continue
             nodes = 1 + max(node for group in places for node, _ in group) - first_node
-            if len(groups) > 1 and (apart or nodes > 1) and not instance.has_efa:
+            if roles > 1 and (len(shares) > 1 or nodes > 1) and not instance.has_efa:
                 continue
             each = _price(instance, prices)
             total = None if each is None else each * nodes
-            unknown = float("inf") if total is None else total
-            options.append(((nodes * instance.gpus, unknown, index), instance, nodes, places))
+            worth = _worth(nodes * instance.gpus, total, by_price=by_price)
+            options.append((worth, index, instance, nodes, places, total))
         if not options:
             return None
-        _, instance, nodes, places = min(options, key=lambda option: option[0])
-        each = _price(instance, prices)
-        dollars = None if dollars is None or each is None else dollars + each * nodes
+        _, _, instance, nodes, places, total = min(options, key=lambda option: option[:2])
+        dollars = None if dollars is None or total is None else dollars + total
         bought.append(Bought(instance, nodes))
         placed.extend(places)
         first_node += nodes
-    return Layout(groups, tuple(bought), tuple(placed), dollars)
+    if len({one.instance.name for one in bought}) < len(bought):
+        return None  # of one type: sharing them takes no more
+    # Sums of prices that are equal must compare as equal.
+    dollars = None if dollars is None else round(dollars, 6)
+    return Layout(tuple(g for share in shares for g in share), tuple(bought), tuple(placed),
+                  dollars)  # fmt: skip
 
 
 def _price(instance: Instance, prices: Mapping[str, float]) -> float | None:

@@ -1,7 +1,7 @@
 """A model's shape, from its config alone: parameters, FLOPs, bytes of weights, bytes of KV.
 
-KV per token (GQA, MLA, windows, states) is `baton.spec.model_facts`' business; parameters are
-counted here, as the classes of transformers lay them out. A folder and a bare `config.json` are
+KV per token (GQA, MLA, windows, states) is `baton.spec.model_facts`' business; `published` fills in
+what a config leaves to its class, and `parameters` counts. A folder and a bare `config.json` are
 only read; a Hugging Face id is looked for in the local cache and then asked for by HTTP: two small
 files, no weights.
 """
@@ -9,11 +9,14 @@ files, no weights.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from baton.errors import ModelUnavailable
+from baton.errors import ModelNotPlanned
+from baton.plan.parameters import count_parameters
+from baton.plan.published import as_its_class_reads, stored_as_float32
 from baton.spec.hub import Unreachable, fetch_facts, get_json
 from baton.spec.model_facts import DTYPE_BYTES, ModelFacts, facts_from_config, find_model, is_local
 from baton.spec.model_facts import weights_bytes as size_of_weights
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 _QUANTISED = {"fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 0.53, "modelopt_fp4": 0.5625, "int8": 1.0}
 _BY_BITS = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round", "bitsandbytes"})
 NOT_READ = " (taken as not quantised)"
+_NO_NETWORK = "give --model a folder or a config.json instead: nothing is downloaded for those"
 _BYTE = 8
+_FP4_BITS = 4
 _SCALES = 1.06
 """Scales and zero points of groups of 128 weights, and layers that are left as they are."""
 
@@ -57,6 +62,8 @@ class ModelShape:
     computes_fp8: bool
     """Whether its products run on FP8 tensor cores, where there are any."""
     quantisation: str
+    split_evenly: tuple[int, ...] = ()
+    """Counts beside heads that TP has to divide: state heads, blocks of quantised weights."""
 
     @property
     def head_parameters(self) -> float:
@@ -108,7 +115,7 @@ def load_model(source: str) -> ModelShape:
     """The shape of a folder, a config file, or a Hugging Face id.
 
     Raises:
-        ModelUnavailable: It is not there, cannot be read, or names no layers.
+        ModelNotPlanned: It is not there, cannot be read, or names no layers.
     """
     path = Path(source).expanduser()
     if path.is_file():
@@ -117,19 +124,23 @@ def load_model(source: str) -> ModelShape:
     if folder is not None:
         return shape_from_config(_read(folder / "config.json"), source, size_of_weights(folder))
     if is_local(source) or source.endswith(".json"):
-        raise ModelUnavailable(
+        raise ModelNotPlanned(
             f"there is no model at `{source}`", cure="name a config.json, or a folder with one"
+        )
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "on", "yes", "true"}:
+        raise ModelNotPlanned(
+            f"`{source}` is not on this machine, and HF_HUB_OFFLINE is set", cure=_NO_NETWORK
         )
     try:
         config = get_json(source, "config.json")
         weights = fetch_facts(source).weights_bytes
     except Unreachable as exc:
-        raise ModelUnavailable(
+        raise ModelNotPlanned(
             f"the config of `{source}` could not be read: {exc}",
-            cure="give --model a folder or a config.json instead: nothing is downloaded for those",
+            cure=_NO_NETWORK,
         ) from exc
     if not isinstance(config, dict):
-        raise ModelUnavailable(f"config.json of `{source}` is no mapping")
+        raise ModelNotPlanned(f"config.json of `{source}` is no mapping")
     return shape_from_config(config, source, weights)
 
 
@@ -137,11 +148,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as exc:
-        raise ModelUnavailable(
-            f"the model's config cannot be read: {exc}", place=str(path)
-        ) from exc
+        raise ModelNotPlanned(f"the model's config cannot be read: {exc}", place=str(path)) from exc
     if not isinstance(config, dict):
-        raise ModelUnavailable("the model's config is no mapping", place=str(path))
+        raise ModelNotPlanned("the model's config is no mapping", place=str(path))
     return config
 
 
@@ -149,49 +158,43 @@ def shape_from_config(config: dict[str, Any], source: str, weights: int = 0) -> 
     """The shape that a `config.json` describes.
 
     Raises:
-        ModelUnavailable: It names no layers, heads or hidden size: it is no language model.
+        ModelNotPlanned: It names no layers, heads or hidden size: it is no language model.
     """
-    facts = facts_from_config(config, source, weights)
-    text: dict[str, Any] = next(
-        (config[k] for k in ("text_config", "language_config") if isinstance(config.get(k), dict)),
-        {},
-    )
-    inner: dict[str, Any] = {**config, **text}
+    inner = as_its_class_reads(config, source)
+    if stored_as_float32(config):
+        weights //= 2
+    facts = facts_from_config(inner, source, weights)
     hidden = count(inner, "hidden_size", "n_embd", "d_model")
     vocab = count(inner, "vocab_size")
-    layers = count(inner, "num_hidden_layers", "n_layer", "num_layers") or facts.layers
-    if not (hidden and vocab and layers and (facts.attention_heads or facts.has_mamba)):
-        raise ModelUnavailable(
+    if not (hidden and vocab and facts.layers and (facts.attention_heads or facts.has_mamba)):
+        raise ModelNotPlanned(
             "the config does not say the model's layers, heads, hidden size and vocabulary",
             place=source,
             cure="give the config.json of a language model",
         )
-    attention = _attention_parameters(inner, facts, hidden)
-    dense, expert, experts, active = _feed_forward(inner, hidden)
-    moe_layers = _moe_layers(inner, layers) if experts else 0
-    total = layers * attention + (layers - moe_layers) * dense[0] + moe_layers * dense[1]
-    met = total + moe_layers * active * expert
-    routed = float(moe_layers * experts * expert)
-    tied = bool(config.get("tie_word_embeddings", inner.get("tie_word_embeddings", False)))
-    embedding = hidden * vocab * (1 if tied else 2)
+    layers = count_parameters(inner, facts, hidden)
+    embedding = hidden * vocab * (1 if inner["tie_word_embeddings"] else 2)
     each = float(DTYPE_BYTES.get(facts.dtype, 2))
-    method, per_weight, fp8 = _quantisation(config, inner, each)
+    method, per_weight, fp8 = _quantisation(inner, each)
+    if method.endswith(NOT_READ) and weights > embedding * each:
+        per_weight = (weights - embedding * each) / layers.total
     return ModelShape(
         name=str(config.get("_name_or_path") or source),
         source=source,
         facts=facts,
         hidden_size=hidden,
         vocab_size=vocab,
-        parameters=total + routed + embedding,
-        active_parameters=met,
-        expert_parameters=routed,
+        parameters=layers.total + embedding,
+        active_parameters=layers.active,
+        expert_parameters=layers.experts_all,
         attention_width=_attention_width(inner, facts),
-        experts=experts,
-        experts_per_token=active,
+        experts=layers.experts,
+        experts_per_token=layers.experts_per_token,
         bytes_per_weight=per_weight,
         embedding_bytes=embedding * each,
         computes_fp8=fp8,
         quantisation=method,
+        split_evenly=_split_evenly(inner, layers.experts > 0),
     )
 
 
@@ -202,58 +205,28 @@ def _attention_width(config: Mapping[str, Any], facts: ModelFacts) -> int:
     return 2 * facts.head_dim
 
 
-def _attention_parameters(config: Mapping[str, Any], facts: ModelFacts, hidden: int) -> float:
-    heads = max(facts.attention_heads, 1)
-    if facts.is_mla:
-        compressed = count(config, "kv_lora_rank")
-        rope = count(config, "qk_rope_head_dim")
-        nope, value = count(config, "qk_nope_head_dim"), count(config, "v_head_dim")
-        q_rank = count(config, "q_lora_rank")
-        query = heads * (nope + rope)
-        queries = hidden * q_rank + q_rank * query if q_rank else hidden * query
-        keys = hidden * (compressed + rope) + compressed * heads * (nope + value)
-        return float(queries + keys + heads * value * hidden)
-    return float(hidden * facts.head_dim * (2 * heads + 2 * facts.kv_heads))
+def _split_evenly(config: Mapping[str, Any], has_experts: bool) -> tuple[int, ...]:
+    names = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "linear_num_key_heads",
+             "linear_num_value_heads")  # fmt: skip
+    heads = [count(config, name) for name in names]
+    found = config.get("quantization_config")
+    block = 0
+    if isinstance(found, dict):
+        # FP8 in blocks of 128 x 128, AWQ and GPTQ in groups: a worker's part is whole blocks
+        # (vLLM 0.29 `layers/quantization/fp8.py`, `utils/marlin_utils.py`).
+        blocks = found.get("weight_block_size")
+        block = blocks[0] if isinstance(blocks, list) and blocks else count(found, "group_size")
+    widths = [count(config, "intermediate_size")]
+    if has_experts:
+        widths = [count(config, "moe_intermediate_size") or widths[0]]
+    if not isinstance(block, int) or block <= 0:
+        return tuple(heads)
+    return (*heads, *(width // block for width in widths if width % block == 0))
 
 
-def _feed_forward(
-    config: Mapping[str, Any], hidden: int
-) -> tuple[tuple[float, float], float, int, int]:
-    """(dense layer, what an MoE layer has beside its experts), one expert, experts, active."""
-    inner = count(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
-    gated = str(config.get("hidden_act") or config.get("hidden_activation") or "silu") not in {
-        "gelu_new", "gelu", "relu",
-    }  # fmt: skip
-    products = 3 if gated else 2
-    experts = count(config, "num_local_experts", "n_routed_experts", "num_experts")
-    active = count(config, "num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k")
-    if experts <= 1 or not active:
-        return (float(products * hidden * inner), 0.0), 0.0, 0, 0
-    width = count(config, "moe_intermediate_size", "expert_ffn_hidden_size") or inner
-    shared = count(config, "n_shared_experts", "num_shared_experts") * width
-    shared = shared or count(config, "shared_expert_intermediate_size")
-    beside = products * hidden * shared + hidden * experts
-    return (
-        (float(products * hidden * inner), float(beside)),
-        float(products * hidden * width),
-        experts,
-        active,
-    )
-
-
-def _moe_layers(config: Mapping[str, Any], layers: int) -> int:
-    first = count(config, "first_k_dense_replace")
-    step = count(config, "decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
-    only_dense = config.get("mlp_only_layers")
-    left_out = len(only_dense) if isinstance(only_dense, list) else 0
-    return max((layers - first - left_out) // step, 0)
-
-
-def _quantisation(
-    config: Mapping[str, Any], inner: Mapping[str, Any], each: float
-) -> tuple[str, float, bool]:
+def _quantisation(config: Mapping[str, Any], each: float) -> tuple[str, float, bool]:
     """(name, bytes a weight, whether products run in FP8)."""
-    found = config.get("quantization_config") or inner.get("quantization_config")
+    found = config.get("quantization_config")
     if not isinstance(found, dict):
         return "none", each, False
     method = str(found.get("quant_method") or "").lower()
@@ -262,11 +235,10 @@ def _quantisation(
     bits = count(found, "bits", "w_bit")
     if method in _BY_BITS:
         bits = bits or (4 if found.get("load_in_4bit") else 8)
-        return f"{method} {bits} bit", bits / 8 * _SCALES, False
-    grouped = _grouped(found)
+        return f"{method} {bits} bit", bits / _BYTE * _SCALES, False
+    grouped = _grouped(found, method)
     if grouped is not None:
-        bits, fp8 = grouped
-        return f"{method} {bits} bit", bits / 8 * (1.0 if fp8 else _SCALES), fp8
+        return grouped
     algorithm = str(found.get("quant_algo", "")).lower()
     if "fp8" in algorithm or "fp4" in algorithm:
         fp8 = "fp8" in algorithm
@@ -274,12 +246,16 @@ def _quantisation(
     return f"{method or 'unknown'}{NOT_READ}", each, False
 
 
-def _grouped(found: Mapping[str, Any]) -> tuple[int, bool] | None:
-    """Bits and whether they are FP8, as compressed-tensors writes it; None for other methods."""
+def _grouped(found: Mapping[str, Any], method: str) -> tuple[str, float, bool] | None:
+    """As compressed-tensors writes it; None for other methods."""
     groups = found.get("config_groups")
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
-        bits = count(weights, "num_bits") if isinstance(weights, dict) else 0
-        if bits and isinstance(weights, dict):
-            return bits, bits == _BYTE and weights.get("type") == "float"
+        if not isinstance(weights, dict) or not (bits := count(weights, "num_bits")):
+            continue
+        if weights.get("type") != "float":
+            return f"{method} {bits} bit", bits / _BYTE * _SCALES, False
+        if bits == _FP4_BITS:
+            return f"{method} FP4", _QUANTISED["modelopt_fp4"], False
+        return f"{method} FP{bits}", bits / _BYTE, bits == _BYTE
     return None

@@ -75,9 +75,17 @@ def kv_room(model: ModelShape, gpu: Gpu, tp: int, assumed: Assumptions = DEFAULT
 
 
 def can_split(model: ModelShape, tp: int) -> bool:
-    """Whether vLLM takes this TP size: it divides the attention heads evenly."""
-    heads = model.facts.attention_heads
-    return heads == 0 or heads % tp == 0
+    """Whether vLLM takes this TP size: it divides heads and blocks of quantised weights evenly.
+
+    KV heads are split, or where there are fewer than workers, copied evenly (vLLM 0.29
+    `LlamaAttention`); MLA has none to split.
+    """
+    facts = model.facts
+    if any(count % tp for count in (facts.attention_heads, *model.split_evenly)):
+        return False
+    if facts.is_mla or not facts.full_layers + facts.sliding_layers:
+        return True
+    return facts.kv_heads % tp == 0 or tp % facts.kv_heads == 0
 
 
 def roofline(model: ModelShape, gpu: Gpu, tp: int, assumed: Assumptions = DEFAULTS) -> StepCosts:

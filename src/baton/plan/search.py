@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from baton.plan.bounds import (
+    UNCOUNTED,
     Bound,
     Promise,
     alone,
@@ -59,6 +60,8 @@ class Search:
     handoff: HandoffCost | None = None
     on_try: Callable[[str], None] = lambda _: None
     tried: list[Tried] = field(default_factory=list)
+    too_many: list[int] = field(default_factory=list)
+    """GPUs that the load needs at least, of layouts that need more than `max_gpus`."""
     simulations: int = 0
 
     def run(self) -> list[Tried]:
@@ -122,7 +125,7 @@ class Search:
                 work = prefill_work_s(kind.costs, self.traffic, budget) + decode_work_s(
                     kind.costs, one.limits, self.traffic, self.promise.tpot_s
                 )
-                least = least_engines(work, self.traffic)
+                least = least_engines(work, self.traffic, self.promise)
                 layout = self._within(what, (Group("both", one, least),))
                 if layout is not None:
                     found.append((self.cost(layout), len(found), one, least))
@@ -132,7 +135,7 @@ class Search:
     def _grow_aggregated(self, kind: EngineKind, least: int) -> None:
         low, high, count = least - 1, None, least
         for _ in range(_TRIES):
-            layout = lay_out((Group("both", kind, count),), self.prices)
+            layout = self._laid_out(Group("both", kind, count))
             if layout is None or layout.gpus > self.max_gpus:
                 return
             if self._too_dear(layout, f"{count} {'engine' if count == 1 else 'engines'}"):
@@ -188,7 +191,8 @@ class Search:
     def _least_pair(self, prefill: EngineKind, decode: EngineKind) -> tuple[int, int]:
         reading = prefill_work_s(prefill.costs, self.traffic, prefill.limits.token_budget)
         writing = decode_work_s(decode.costs, decode.limits, self.traffic, self.promise.tpot_s)
-        return least_engines(reading, self.traffic), least_engines(writing, self.traffic)
+        traffic, promise = self.traffic, self.promise
+        return least_engines(reading, traffic, promise), least_engines(writing, traffic, promise)
 
     def _pair_passes(
         self, what: str, prefill: EngineKind, decode: EngineKind, layout: Layout
@@ -197,6 +201,10 @@ class Search:
         budget = prefill.limits.token_budget
         with_kv = alone(prefill.costs, decode.costs, self.traffic, self.promise, budget, handoff)
         without = alone(prefill.costs, decode.costs, self.traffic, self.promise, budget)
+        if handoff.bytes_per_s <= 0:
+            why = "how KV would get from one engine to the other is unknown, or it never would"
+            self._refuse(what, "fabric", why, disaggregated=True)
+            return False
         if with_kv.ttft_s > self.promise.ttft_s:
             moved = with_kv.ttft_s - without.ttft_s - with_kv.tpot_s
             pace = kv_pace(prefill.costs, self.traffic, budget)
@@ -218,8 +226,8 @@ class Search:
     def _grow_pair(self, prefill: EngineKind, decode: EngineKind, counts: tuple[int, int]) -> None:
         readers, writers = counts
         for _ in range(_TRIES):
-            layout = lay_out(
-                (Group("prefill", prefill, readers), Group("decode", decode, writers)), self.prices
+            layout = self._laid_out(
+                Group("prefill", prefill, readers), Group("decode", decode, writers)
             )
             if layout is None or layout.gpus > self.max_gpus:
                 return
@@ -246,9 +254,8 @@ class Search:
             for fewer in ((readers - 1, writers), (readers, writers - 1)):
                 if fewer[0] < least[0] or fewer[1] < least[1]:
                     continue
-                layout = lay_out(
-                    (Group("prefill", prefill, fewer[0]), Group("decode", decode, fewer[1])),
-                    self.prices,
+                layout = self._laid_out(
+                    Group("prefill", prefill, fewer[0]), Group("decode", decode, fewer[1])
                 )
                 known = layout is None or any(t.name == layout.name for t in self.tried)
                 if layout is not None and not known and self._simulated(layout)[0].meets:
@@ -280,7 +287,8 @@ class Search:
     ) -> None:  # fmt: skip
         self.tried.append(
             Tried(layout, what, disaggregated, meets=False, bound=bound, why=why,
-                  ttft_s=ttft_s, tpot_s=tpot_s)
+                  ttft_s=ttft_s, tpot_s=tpot_s,
+                  usd_per_million_tokens=self._usd(layout) if layout else None)
         )  # fmt: skip
 
     def _within(
@@ -289,15 +297,24 @@ class Search:
         """The layout of the least engines, if it can be bought and is not too many GPUs."""
         gpus = sum(group.gpus for group in groups)
         if gpus > self.max_gpus:
-            many = f"{gpus:,}" if gpus < 1 << 29 else "more"
+            self.too_many.append(gpus)
+            many = f"{gpus:,}" if gpus < UNCOUNTED else "more"
             why = f"the load alone needs {many} GPUs, and --max-gpus is {self.max_gpus}"
             self._refuse(what, "queueing", why, disaggregated=disaggregated)
             return None
-        layout = lay_out(groups, self.prices)
+        layout = self._laid_out(*groups)
         if layout is None:
-            why = "it takes more than one instance, and none of this kind has EFA between them"
+            wide = [g.kind for g in groups if not any(
+                i.gpus >= g.kind.tp for i in g.kind.hardware.instances)]  # fmt: skip
+            why = (
+                f"no instance has the GPUs of one engine: {wide[0].name}" if wide else
+                "it takes more than one instance, and none of this kind has EFA between them"
+            )  # fmt: skip
             self._refuse(what, "fabric", why, disaggregated=disaggregated)
         return layout
+
+    def _laid_out(self, *groups: Group) -> Layout | None:
+        return lay_out(groups, self.prices, by_price=self.priced)
 
     def _too_dear(self, layout: Layout, least: str) -> bool:
         """Whether it could not be cheaper than the best of its kind."""

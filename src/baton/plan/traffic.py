@@ -16,6 +16,9 @@ from baton.spec.trace import trace_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
+MOST_TOKENS = 1_000_000_000
+_MOST_RPS, _LEAST_RPS = 1_000_000, 1e-6
+_MOST_SPREAD = 100
 WARM_UP = 0.1
 """Share of made-up traffic's time that is not counted: the fleet is empty at its begin. Of a trace
 everything counts: its begin may be what matters."""
@@ -40,6 +43,16 @@ class Traffic:
         """Requests a second."""
         return (len(self.requests) - 1) / self.span_s if self.span_s > 0 else math.inf
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is a sample of what never ends, and no trace."""
+        return self.warm_up_s > 0
+
+    @cached_property
+    def longest_output(self) -> int:
+        """Tokens of the longest answer."""
+        return max(r.output_tokens for r in self.requests)
+
     @cached_property
     def mean_prompt(self) -> float:
         """Tokens."""
@@ -63,6 +76,11 @@ class Traffic:
     def prompt_at(self, share: float) -> int:
         """A percentile of prompt lengths."""
         return int(percentile([r.prompt_tokens for r in self.requests], share))
+
+    def context_at(self, share: float) -> int:
+        """A percentile of the tokens that a request has in decode on average over its steps."""
+        middles = [r.prompt_tokens + r.output_tokens // 2 for r in self.requests]
+        return int(percentile(middles, share))
 
     @property
     def mean_context(self) -> float:
@@ -90,11 +108,18 @@ def made_up(
     Raises:
         TrafficRefused: A number that makes no traffic.
     """
-    for name, value in (("isl", prompt_tokens), ("osl", output_tokens), ("rate", rate_rps)):
-        if not math.isfinite(value) or value <= 0:
-            raise TrafficRefused(f"--{name} is {value:g}", cure="give a number above 0")
-    if not math.isfinite(spread) or spread < 0:
-        raise TrafficRefused(f"--spread is {spread:g}", cure="give 0 or more")
+    for name, value, most in (
+        ("isl", prompt_tokens, MOST_TOKENS), ("osl", output_tokens, MOST_TOKENS),
+        ("rate", rate_rps, _MOST_RPS),
+    ):  # fmt: skip
+        if not 0 < value <= most:
+            raise TrafficRefused(
+                f"--{name} is {value}", cure=f"give a number above 0, of {most:,} at most"
+            )
+    if rate_rps < _LEAST_RPS:
+        raise TrafficRefused(f"--rate is {rate_rps:g}", cure=f"give {_LEAST_RPS:g} or more")
+    if not 0 <= spread <= _MOST_SPREAD:
+        raise TrafficRefused(f"--spread is {spread:g}", cure=f"give 0 to {_MOST_SPREAD}")
     chance = random.Random(seed)  # noqa: S311 - a simulation, not a secret
     if count is None:
         count = min(max(int(rate_rps * 60), 600), 6000)

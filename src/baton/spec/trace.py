@@ -18,6 +18,7 @@ the file's order.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -89,11 +90,11 @@ def trace_rows(path: Path) -> Iterator[TraceRow]:
 
 
 def _read(file: TextIO, path: Path) -> Iterator[TraceRow]:
-    head = file.readline(_LONGEST_LINE).strip()
-    if not head:
+    first = file.readline(_LONGEST_LINE)
+    if not (head := first.strip()):
         raise TraceRefused("the trace is empty", place=str(path))
-    file.seek(0)
-    rows = _objects(file, path) if head.startswith("{") else _columns(file, path, head)
+    # Not read again from its begin: it may be a pipe.
+    rows = _objects(file, path, first) if head[0] == "{" else _columns(file, path, first)
     form: _Form | None = None
     for line, row in rows:
         if form is None or not row.keys() >= set(form):
@@ -121,10 +122,9 @@ def _known() -> str:
     return "give each request " + ", or ".join(" / ".join(form) for form in _FORMS)
 
 
-def _objects(file: TextIO, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    line = 0
-    while text := file.readline(_LONGEST_LINE):
-        line += 1
+def _objects(file: TextIO, path: Path, first: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    lines = itertools.chain([first], iter(lambda: file.readline(_LONGEST_LINE), ""))
+    for line, text in enumerate(lines, start=1):
         if not text.strip():
             continue
         try:
@@ -136,12 +136,12 @@ def _objects(file: TextIO, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]
         yield line, row
 
 
-def _columns(file: TextIO, path: Path, head: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.DictReader(file)
+def _columns(file: TextIO, path: Path, first: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    reader = csv.DictReader(itertools.chain([first], file))
     try:
         if not any(set(form) <= set(reader.fieldnames or ()) for form in _FORMS):
             raise TraceRefused(
-                f"this is no trace that Baton knows; it begins with {head[:60]!r}",
+                f"this is no trace that Baton knows; it begins with {first.strip()[:60]!r}",
                 place=f"{path}:1",
                 cure=_known(),
             )

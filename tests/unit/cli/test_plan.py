@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
 
 from baton.cli.app import cli, main
-from tests.unit.plan.shapes import QWEN3_8B
+from tests.unit.plan.shapes import LLAMA_70B, QWEN3_8B
 from tests.unit.plan.test_profile_file import profile
 
 if TYPE_CHECKING:
@@ -120,8 +121,22 @@ def test_a_promise_that_nothing_keeps_ends_with_1(model: str, tmp_path: Path) ->
         (["--gpu", "H100", *LOW[2:]], "--isl, --osl and --rate"),
         (["--gpu", "H100", "--trace", "trace.csv", *LOW], "not both"),
         (["--gpu", "H100", "--price", "H100", *LOW], "NAME=USD"),
+        (["--gpu", "H100", "--price", "p5=98", *LOW], "`p5` is a family"),
+        (["--gpu", "H100", "--price", "H100=1e308", *LOW], "NAME=USD"),
         (["--gpu", "H100", *LOW, "--slo-ttft", "nan"], "nan is no number"),
         (["--gpu", "H100", *LOW, "-o", "no/such/folder/app.yaml"], "there is no folder"),
+        (["--gpu", "H100", *LOW, "-o", "."], "a folder is no file"),
+        (["--gpu", "H100", *LOW, "-o", "old.json"], "is there already"),
+        (["--gpu", "H100", *LOW[:4], "--rate", "1e308", *LOW[6:]], "--rate is 1e+308"),
+        (["--gpu", "H100", *LOW[:4], "--rate", "1e-308", *LOW[6:]], "--rate is 1e-308"),
+        (["--gpu", "H100", *LOW[:4], "--rate", "inf", *LOW[6:]], "--rate is inf"),
+        (["--gpu", "H100", *LOW[:4], "--rate", "nan", *LOW[6:]], "--rate is nan"),
+        (["--gpu", "H100", *LOW, "--spread", "1e308"], "--spread is 1e+308"),
+        (["--gpu", "H100", *LOW, "--isl", "1" + "0" * 400], "--isl is 1000"),
+        (["--gpu", "H100", *LOW, "--isl", "30000", "--spread", "3"], "--spread)"),
+        (["--gpu", "", *LOW], "`` is not in the table"),
+        (["--gpu", "H100", *LOW, "--model", "nosuch"], "`nosuch`"),
+        (["--gpu", "H100", *LOW, "--model", "./nosuch"], "there is no model"),
     ],
 )
 def test_bad_input_ends_with_2_and_says_what(
@@ -143,3 +158,94 @@ def test_a_profile_that_could_not_be_written_is_not_measured(
         main(["profile", str(tmp_path / "no" / "profile.json"), "--url", "http://127.0.0.1:1"])
     assert caught.value.code == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(model: str, tmp_path: Path) -> None:
+    """Somebody may have edited it; with --force it is this plan's, as the same bytes each time."""
+    app = tmp_path / "app.yaml"
+    app.write_text("mine: true\n")
+    args = ["--gpu", "H100", *LOW, "-o", "app.yaml"]
+    assert plan(model, *args).exception is not None
+    assert app.read_text() == "mine: true\n"
+    assert plan(model, *args, "--force").exit_code == 0
+    first = app.read_text()
+    assert first.startswith("# Planned by `baton plan`: 1x TP1 on H100")
+    assert plan(model, *args, "--force").exit_code == 0
+    assert app.read_text() == first
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "traffic", "config"),
+    [
+        ("p5.48xlarge", ["--isl", "8000", "--osl", "300", "--rate", "5", "--slo-ttft", "2",
+                         "--slo-tpot", "0.025"], LLAMA_70B),
+        ("H200", HIGH, QWEN3_8B),
+        ("g6e.12xlarge", [*LOW[:4], "--rate", "3", *LOW[6:]], QWEN3_8B),
+    ],
+)  # fmt: skip
+def test_the_written_file_is_the_layout_that_was_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str, traffic: list[str],
+    config: dict[str, Any],
+) -> None:  # fmt: skip
+    """Replicas, TP, sequences and tokens a step of each role, and a context for each request."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = plan("config.json", "--gpu", gpu, *traffic, "--json", "-o", "app.yaml")
+    assert found.exit_code == 0, found.output
+    best = json.loads(found.stdout)["best"]
+    args = YAML(typ="safe").load(tmp_path / "app.yaml")["applications"][0]["args"]
+    for engine in best["engines"]:
+        role = engine["role"]
+        written = args["llm_configs"][0] if role == "both" else args[f"{role}_config"]
+        kwargs = written["engine_kwargs"]
+        assert written["deployment_config"]["num_replicas"] == engine["replicas"]
+        assert kwargs.get("tensor_parallel_size", 1) == engine["tensor_parallel_size"]
+        assert kwargs["max_num_seqs"] == engine["max_num_seqs"]
+        assert kwargs["max_num_batched_tokens"] >= engine["max_num_batched_tokens"]
+        assert kwargs["max_model_len"] >= int(traffic[1]) + int(traffic[3])
+    checked = CliRunner().invoke(cli, ["validate", "app.yaml", "--target", "cluster"])
+    assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize("order", [["p5.4xlarge", "p5.48xlarge"], ["p5.48xlarge", "p5.4xlarge"]])
+def test_instance_types_of_one_gpu_are_all_looked_at(model: str, order: list[str]) -> None:
+    """Whatever is named first: one GPU is bought alone, and eight are there for TP 8."""
+    args = [part for name in order for part in ("--gpu", name)]
+    layouts = json.loads(plan(model, *args, *LOW, "--json").stdout)["layouts"]
+    assert layouts[0]["instances"] == [{"type": "p5.4xlarge", "count": 1}]
+    assert any("p5.48xlarge" in layout["layout"] for layout in layouts)
+
+
+def test_ctrl_c_ends_with_130_and_writes_nothing(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 would mean that nothing keeps the promise."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("baton.plan.judge.judge", interrupted)
+    result = plan(model, "--gpu", "H100", *LOW, "-o", "app.yaml")
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr
+    assert not (tmp_path / "app.yaml").exists()
+
+
+def test_a_long_search_says_what_it_does_on_stderr(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And stdout is JSON still."""
+    monkeypatch.setattr("baton.cli.plan._PATIENCE_S", 0.0)
+    result = plan(model, "--gpu", "H100", *LOW, "--json")
+    assert "simulating 600 requests on 1x TP1 on H100" in result.stderr
+    assert json.loads(result.stdout)["basis"] == "modelled"
+
+
+def test_a_load_that_takes_more_gpus_says_how_many(model: str) -> None:
+    """Of those that were named, and of the others."""
+    load = [*LOW[:4], "--rate", "500", *LOW[6:]]
+    result = plan(model, "--gpu", "H100", *load, "--max-gpus", "8")
+    assert result.exit_code == 1
+    assert "GPUs at least for this load, and --max-gpus is 8" in result.stdout
+    assert "TP1 on B200 (" in result.stdout

@@ -88,11 +88,15 @@ def test_what_is_no_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
             load_model(str(path))
     with pytest.raises(ModelUnavailable, match="there is no model"):
         load_model(str(tmp_path / "nothing"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(ModelUnavailable, match="could not be read") as caught:
         load_model("someone/something")
     assert "config.json" in caught.value.cure
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set"):
+        load_model("someone/something")
 
 
 def test_attention_costs_what_its_heads_are_wide() -> None:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from baton.errors import ModelFitsNowhere, ProfileRefused
+from baton.plan.app_yaml import app_yaml
+from baton.plan.bounds import Promise
 from baton.plan.devices import find_hardware
 from baton.plan.fits import ascending, least_squares
-from baton.plan.judge import measured_kind
+from baton.plan.judge import judge, measured_kind
+from baton.plan.layouts import Group, lay_out
 from baton.plan.model import shape_from_config
 from baton.plan.profile_file import (
     BesideFound,
@@ -21,6 +24,7 @@ from baton.plan.profile_file import (
     Profile,
     read_profile,
 )
+from baton.plan.search import Search
 from baton.plan.traffic import made_up
 from tests.unit.plan.shapes import QWEN3_8B
 
@@ -235,3 +239,52 @@ def test_a_profile_of_one_gpu_does_not_plan_another() -> None:
     long = made_up(prompt_tokens=20_000, output_tokens=10, rate_rps=1)
     with pytest.raises(ModelFitsNowhere, match="10,000 tokens of KV"):
         measured_kind(profile(), [], shape, long)
+
+
+def test_a_profile_that_names_its_gpu_is_planned_on_it() -> None:
+    """With its instances, prices and fabric, though nobody named it again."""
+    traffic = made_up(prompt_tokens=500, output_tokens=50, rate_rps=1)
+    facts = EngineFacts(model="m", gpu="H200", kv_capacity_tokens=10_000)
+    shape = shape_from_config(QWEN3_8B, "m")
+    kind, notes = measured_kind(profile(engine=facts), [], shape, traffic)
+    assert kind.hardware == find_hardware("H200")
+    assert "an engine of `m`" in notes[0]
+
+
+def test_without_a_handoff_and_a_gpu_p_d_is_not_judged() -> None:
+    """An unknown fabric is unknown, and not a slow one; and a wide engine has a machine."""
+    traffic = made_up(prompt_tokens=500, output_tokens=50, rate_rps=1, count=50)
+    facts = EngineFacts(model="m", kv_capacity_tokens=10_000, tensor_parallel_size=16)
+    shape = shape_from_config(QWEN3_8B, "m")
+    kind, notes = measured_kind(profile(engine=facts, handoff=()), [], shape, traffic)
+    assert any("P/D was not planned" in note for note in notes)
+    plan = judge(Search(traffic, Promise(5.0, 0.5), [kind]), [], "measured", notes)
+    assert plan.best is not None
+    assert plan.best.layout is not None
+    assert plan.best.layout.gpus == 16
+    whys = [tried.why for tried in plan.layouts if tried.bound == "fabric"]
+    assert len(whys) == 1
+    assert "unknown" in whys[0]
+    text = app_yaml(plan.best.layout, shape, Promise(5.0, 0.5), traffic.longest, plan.why)
+    assert "accelerator_type" not in text
+
+
+def test_what_lies_beyond_the_measured_context_is_said() -> None:
+    """The engine took 400 tokens; a request has 600."""
+    traffic = made_up(prompt_tokens=500, output_tokens=100, rate_rps=1)
+    facts = EngineFacts(model="m", max_model_len=400, kv_capacity_tokens=10_000)
+    _, notes = measured_kind(profile(engine=facts), [], shape_from_config(QWEN3_8B, "m"), traffic)
+    assert any("took 400 tokens" in note for note in notes)
+
+
+def test_the_context_of_the_file_has_room_on_its_engines() -> None:
+    """Rounded up where that fits, and the longest request itself where it does not."""
+    shape = shape_from_config(QWEN3_8B, "m")
+    traffic = made_up(prompt_tokens=900, output_tokens=200, rate_rps=1, count=50)
+    for capacity, context in ((10_000, 2048), (1_200, 1100)):
+        facts = EngineFacts(model="m", kv_capacity_tokens=capacity)
+        kind, _ = measured_kind(profile(engine=facts), [], shape, traffic)
+        layout = lay_out((Group("both", kind, 1),), {})
+        assert layout is not None
+        text = app_yaml(layout, shape, Promise(5.0, 0.5), traffic.longest, "why")
+        assert f"max_model_len: {context}\n" in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -96,3 +98,21 @@ def test_no_more_is_read_than_is_wanted(tmp_path: Path) -> None:
     path.write_text(mooncake() * 3 + "{nothing\n")
     found = trace_rows(path)
     assert [next(found).line for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "arrival_s,prompt_tokens,output_tokens\n0,5,1\n1,6,2\n",
+        mooncake(input_length=5) + "\n" + mooncake(timestamp=1000, input_length=6, output_length=2),
+    ],
+)
+def test_a_trace_may_come_through_a_pipe(tmp_path: Path, text: str) -> None:
+    """It is read once, from its begin to its end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    read = [(row.at_s, row.prompt_tokens, row.output_tokens) for row in trace_rows(pipe)]
+    writer.join()
+    assert read == [(0, 5, 1), (1, 6, 2)]
