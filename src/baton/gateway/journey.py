@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.errors import DeadlinePassed, EngineFailed, LegFailed
 from baton.gateway.ask import leg_headers
-from baton.gateway.choosing import Choosing
+from baton.gateway.choosing import Choosing, NoTaker
 from baton.gateway.decode import decode_body, open_decode
 from baton.gateway.directory import need_decode
 from baton.gateway.first_token import Ordinary, read
@@ -291,12 +291,13 @@ class Journey:
     # -- decode ----------------------------------------------------------------------------------
 
     def _pick_decode(self, tried: set[str]) -> EngineLease:
-        offer = self._offer
-        if offer is not None and not self._choose.has_taker(offer):
-            self._parts.releases.give_up(offer)
+        try:
+            return self._choose.decode(tried, self._offer, self._again)
+        except NoTaker:
+            self._let_go()
             self._offer = None
             self._mishaps.fell_back(MIXED)
-        return self._choose.decode(tried, self._offer, self._again)
+        return self._choose.decode(tried, None, self._again)
 
     async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
         """Decode, and believe it only while prefill's lease on what it read surely lived."""
