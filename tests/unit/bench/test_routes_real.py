@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from bench import routes_real
 
 FOREVER = "import time; time.sleep(600)"
