@@ -6,8 +6,8 @@ runs until Ctrl-C and says where the console is; `--pictures docs/console` takes
 guide and ends.
 
 Nothing is painted: engines without a model speak vLLM's protocol with times of their own, every
-replica keeps its lease as under Ray (`baton.engine.life`), and a client sends requests over HTTP,
-some of which P/D cannot do. The browser test plays on the same stage.
+replica keeps its lease as under Ray (`baton.engine.simulated.life`), and a client sends requests
+over HTTP, some of which P/D cannot do. The browser test plays on the same stage.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import uvicorn
 
-from baton.engine.life import ReplicaLife
-from baton.engine.load import EngineCounts
 from baton.engine.simulated import SimulatedEngine
+from baton.engine.simulated.life import SimulatedLife
 from baton.engine.simulated.settings import LatencyProfile
 from baton.gateway.app import build_gateway_app
 from baton.gateway.directory import LeaseDirectory
-from baton.spec.lease import DirectorySnapshot, EngineLease, TransferEvidence
+from baton.spec.lease import DirectorySnapshot, EngineLease
 from baton.spec.schema import BatonBlock, Console, Disaggregate, Engines, Slo
 
 if TYPE_CHECKING:
@@ -93,47 +92,11 @@ class _Replica:
             answer_tokens=120,
             kv_blocks=1024,
         )
-        lease = EngineLease(
-            replica_id=name, role=role, url="", engine_id="", model_id=model,  # type: ignore[arg-type]
-            state="starting", node=node, pid=os.getpid(),
-        )  # fmt: skip
-        self.life = ReplicaLife(
-            lease, leases, ENGINES, counts=self._counts, check_engine=self._check
-        )
-
-    async def _check(self) -> None:
-        if self.engine.core.dead:
-            raise RuntimeError("the simulated engine is dead")
-
-    def _counts(self) -> EngineCounts:
-        counts = self.engine.core.counts
-        return EngineCounts(
-            waiting=counts.waiting_capacity + counts.waiting_deferred,
-            running=counts.running,
-            kv_usage=self.engine.core.pool.usage,
-            prompt_tokens=float(counts.prompt_tokens.total()),
-            itl_sum_s=counts.itl.sum,
-            itl_count=float(counts.itl.count),
-        )
+        self.life = SimulatedLife(self.engine, leases, ENGINES, replica_id=name, node=node)
 
     async def start(self) -> None:
         await self.engine.__aenter__()
-        own = self.engine.settings
-        secret = await self.life.enter()
-        listener = socket.create_server((HOST, 0), backlog=1024)
-        await self.life.serve(self.engine.app, listener, secret, slots=own.max_num_seqs)
-        facts = {
-            "url": f"http://{HOST}:{listener.getsockname()[1]}",
-            "engine_id": own.engine_id,
-            "max_model_len": own.max_model_len,
-            "block_size": own.block_size,
-            "kv_lease_s": own.kv_lease_s,
-            "kv_bytes_per_token": own.kv_bytes_per_token,
-            "continues": "chat",
-            "vllm_version": own.vllm_version,
-            "evidence": TransferEvidence(connector="simulated"),
-        }
-        await self.life.be_ready(self.life.lease.model_copy(update=facts))
+        await self.life.begin(lambda: socket.create_server((HOST, 0), backlog=1024))
 
 
 class Stage:

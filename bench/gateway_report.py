@@ -12,7 +12,7 @@ from baton.observe.percentile import percentile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway_load import Window
+    from gateway_connections import Window
 
 STEP_MS = 5.0
 PACE = {"rate": 105.0, "seconds": 2.5, "tokens": 16}

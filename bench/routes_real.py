@@ -30,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "bench")]
 
+from gateway_on import gateway_on  # noqa: E402
 from namespaces import Node, two_nodes  # noqa: E402
 from output import spread, write  # noqa: E402
 from tests.real_engines import EngineSpec, start_engines  # noqa: E402
@@ -112,25 +113,14 @@ def auto(folder: Path) -> dict[str, Any]:
             for role, node in (("prefill", here), ("decode", there))
         ]
         with start_engines(specs, folder, own_sessions=False) as (prefill, decode):
-            gateway = [sys.executable, "-m", "baton.cli", "gateway", "--port", str(PORT)]
-            gateway += ["--prefill", prefill.url, "--decode", decode.url]
-            url = f"http://127.0.0.1:{PORT}"
-            with (folder / "gateway.log").open("wb") as log:
-                process = subprocess.Popen(there.inside(*gateway), stdout=log, stderr=log)
-                try:
-                    wait(there, url)
-                    return throttled(there, here, url)
-                finally:
-                    process.terminate()
-                    process.wait(30)
+            ends = {"prefill": [prefill.url], "decode": [decode.url]}
+            with gateway_on(there, PORT, folder / "gateway.log", **ends) as url:
+                return throttled(there, here, url)
 
 
 def throttled(on: Node, link: Node, url: str) -> dict[str, Any]:
     """Load, while the link is throttled and let go."""
     seconds = CALM_S + THROTTLED_S + AGAIN_S
-    load = subprocess.Popen(
-        on.inside(sys.executable, __file__, "--load", url, "--seconds", str(seconds))
-    )
     rows: dict[str, dict[str, Any]] = {}
 
     def watch(seconds: float) -> None:
@@ -142,15 +132,22 @@ def throttled(on: Node, link: Node, url: str) -> dict[str, Any]:
             rows.update({row["request_id"]: row for row in found})
 
     began = time.time()
-    watch(CALM_S)
-    link.throttle(THROTTLE)
-    slow_at = time.time()
-    watch(THROTTLED_S)
-    link.release()
-    well_at = time.time()
-    watch(AGAIN_S)
-    if load.wait(200.0):
-        raise RuntimeError("the load failed")
+    load = subprocess.Popen(
+        on.inside(sys.executable, __file__, "--load", url, "--seconds", str(seconds))
+    )
+    try:
+        watch(CALM_S)
+        link.throttle(THROTTLE)
+        slow_at = time.time()
+        watch(THROTTLED_S)
+        link.release()
+        well_at = time.time()
+        watch(AGAIN_S)
+        if load.wait(200.0):
+            raise RuntimeError("the load failed")
+    finally:
+        load.kill()
+        load.wait()
     watch(LOOK_S)
     # Those with long prompts; the others are handed over, or not, for their own reasons.
     long = [row for row in rows.values() if (row["way"] or {}).get("prompt_tokens", 0) > LONG]
@@ -202,15 +199,6 @@ def summary(part: list[tuple[Any, ...]]) -> dict[str, Any]:
     }
 
 
-def wait(on: Node, url: str) -> None:
-    """Until the gateway there is ready."""
-    for _ in range(200):
-        if b'"ready"' in fetch(on, f"{url}/ready"):
-            return
-        time.sleep(0.3)
-    raise RuntimeError(f"{url} did not become ready")
-
-
 def fetch(on: Node, url: str) -> bytes:
     """What a GET on the node says; nothing when it fails."""
     code = f"import urllib.request as u, sys; sys.stdout.buffer.write(u.urlopen('{url}').read())"
@@ -251,20 +239,13 @@ def shared_prefixes(
         f"baton:\n  disaggregate: {{mode: always}}\n  routing: {{prefix_affinity: {affinity}}}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "baton.cli", "gateway", "--port", str(PORT)]
-    command += [part for one in prefills for part in ("--prefill", one)]
-    command += ["--decode", decode, "--config", str(config)]
-    url = f"http://127.0.0.1:{PORT}"
-    with (folder / f"{way}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            wait_here(url)
-            before = cached(prefills)
-            ttfts = shared_load(url, f"{way}-{number}")
-            hits, queries = (b - a for a, b in zip(before, cached(prefills), strict=True))
-        finally:
-            process.terminate()
-            process.wait(30)
+    more = ("--config", str(config))
+    with gateway_on(
+        None, PORT, folder / f"{way}.log", prefill=prefills, decode=[decode], more=more
+    ) as url:
+        before = cached(prefills)
+        ttfts = shared_load(url, f"{way}-{number}")
+        hits, queries = (b - a for a, b in zip(before, cached(prefills), strict=True))
     return {"hit_rate": hits / queries, "ttft_s_p50": median(ttfts)}
 
 
@@ -288,19 +269,6 @@ def cached(engines: list[str]) -> tuple[float, float]:
             elif line.startswith("vllm:prefix_cache_queries_total"):
                 queries += float(line.rsplit(" ", 1)[1])
     return hits, queries
-
-
-def wait_here(url: str) -> None:
-    """Until the gateway is ready."""
-    for _ in range(200):
-        try:
-            with urllib.request.urlopen(f"{url}/ready", timeout=2) as answer:
-                if b'"ready"' in answer.read():
-                    return
-        except OSError:
-            pass
-        time.sleep(0.3)
-    raise RuntimeError(f"{url} did not become ready")
 
 
 def main() -> None:

@@ -45,6 +45,11 @@ class Node:
         _run(*self.inside("tc", "qdisc", "del", "dev", self.device, "root"))
 
 
+def on(node: Node | None, command: list[str]) -> list[str]:
+    """The command, on a node or here."""
+    return command if node is None else node.inside(*command)
+
+
 @contextlib.contextmanager
 def two_nodes() -> Iterator[tuple[Node, Node]]:
     """Make two namespaces with a link between them, and remove them when the block ends.

@@ -9,18 +9,16 @@ A finished environment carries a stamp with the hash of what it was made from. W
 fits, this script returns at once; if it does not, or is missing because a run was cut short, the
 environment is made anew. Two runs at once are safe: the second waits, then finds the stamp.
 
-Any Python from 3.8 on can read this file, so that it can say that it is the wrong one.
+`fit_machine` says what the machine must have. Any Python from 3.8 on can read both files, so that
+they can say that it is the wrong one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import os
-import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +30,10 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # also where Python is told not to
+
+from fit_machine import SetupError, check_machine
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 MARK = VENV / ".baton-env"  # "this environment is ours", from the first moment
@@ -42,19 +44,9 @@ TORCH = "requirements/torch-cpu.txt"
 PACKAGES = ("requirements/cpu.txt", "requirements/dev.txt")
 FORMAT = "1"  # raise it when this script makes a different environment from the same files
 
-NEEDS_GLIBC = (2, 28)  # torch's and NIXL's wheels are manylinux_2_28
-NEEDS_DISK_BYTES = 4 * 1024**3  # 2.7 GB installed, 0.2 GB the largest download, room to breathe
-
 # PyPI has only a 3 GB CUDA build of this torch release; the CPU build is on PyTorch's own index.
 # That index is asked for torch alone, and only when pip as configured here does not have the file.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-# Shared libraries that wheels take from the system, and Debian's name for what brings them.
-SYSTEM_LIBRARIES = {
-    "libnuma.so.1": "libnuma1",  # vLLM's CPU kernels
-    "libssl.so.3": "libssl3",  # NIXL
-    "libstdc++.so.6": "libstdc++6",
-}
 
 # Comes inside the nixl-cu13 wheel, 112 MB: expert-parallel kernels for CUDA, of no use on a CPU.
 UNUSED = ("nixl_ep_cu13",)
@@ -67,85 +59,9 @@ WARM_UP = (
 )
 
 
-class SetupError(Exception):
-    """One line that says what is wrong, and a cure."""
-
-    def __init__(self, fact: str, cure: str) -> None:
-        super().__init__(fact)
-        self.cure = cure
-
-
 def say(text: str) -> None:
     """Progress goes to stderr, a line at a time."""
     print(text, file=sys.stderr, flush=True)
-
-
-def check_machine() -> None:
-    """Refuse what the pinned wheels cannot run on, before anything is downloaded."""
-    have = "{}.{}".format(*sys.version_info)
-    if sys.version_info[:2] != (3, 11) or platform.python_implementation() != "CPython":
-        raise SetupError(
-            f"this is {platform.python_implementation()} {have} ({sys.executable}); "
-            "the pinned set is for CPython 3.11",
-            "install Python 3.11 and run: make env PYTHON=/path/to/python3.11",
-        )
-    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
-        raise SetupError(
-            f"this is {platform.system()} on {platform.machine()}; "
-            "the pinned set is for Linux on x86_64",
-            "use an x86-64 Linux machine, or a virtual machine or container of that kind",
-        )
-    name, version = platform.libc_ver()
-    numbers = tuple(int(part) for part in version.split(".")[:2]) if version else (0, 0)
-    if name != "glibc" or numbers < NEEDS_GLIBC:
-        raise SetupError(
-            f"this system's C library is {name or 'not glibc'} {version}; "
-            "torch needs glibc 2.28 or newer",
-            "use Debian 12, Ubuntu 22.04, RHEL 9 or newer",
-        )
-    flags = _cpu_flags()
-    if flags and "avx2" not in flags:
-        raise SetupError(
-            "this processor has no AVX2, which vLLM's CPU build needs",
-            "use a machine whose processor has AVX2 (in a virtual machine, pass it through)",
-        )
-    try:
-        import ensurepip  # noqa: F401
-    except ImportError:
-        raise SetupError(
-            f"{sys.executable} comes without ensurepip, so it cannot make an environment",
-            "on Debian and Ubuntu: apt-get install python3.11-venv",
-        ) from None
-    missing = [package for name, package in SYSTEM_LIBRARIES.items() if not _loads(name)]
-    if missing:
-        raise SetupError(
-            f"shared libraries are missing that vLLM or NIXL need (of {', '.join(missing)})",
-            f"on Debian and Ubuntu: apt-get install {' '.join(missing)}",
-        )
-    free = shutil.disk_usage(ROOT).free
-    if free < NEEDS_DISK_BYTES:
-        raise SetupError(
-            f"{free / 1e9:.1f} GB are free on the disk of {ROOT}; the environment needs "
-            f"{NEEDS_DISK_BYTES / 1e9:.1f} GB",
-            "free some space, or clone to a larger disk",
-        )
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return set(found.group(1).split()) if found else set()
 
 
 def fingerprint() -> tuple[str, str]:
@@ -365,7 +281,7 @@ def bring_up_to_date(wanted: tuple[str, str], lock: int) -> None:
         return
     work = Work(lock)
     if have[0] != wanted[0]:
-        check_machine()
+        check_machine(ROOT)
         make(work)
         STAMP.write_text(f"{wanted[0]}\n", encoding="utf-8")
     install_baton(work)
@@ -389,7 +305,7 @@ def main() -> int:
         if python := outer_python():
             os.execv(python, [python, *sys.argv])  # noqa: S606
         if sys.version_info[:2] != (3, 11):
-            check_machine()  # raises; there is no lock to wait for
+            check_machine(ROOT)  # raises; there is no lock to wait for
         with locked() as lock:
             bring_up_to_date(wanted, lock)
     except SetupError as error:

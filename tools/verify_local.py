@@ -15,33 +15,32 @@ must be. What cannot be had on this machine is said, and counts as a difference 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+from gateway_on import gateway_on  # noqa: E402
 from libfabric_stack import CannotBeHad, libfabric_environment  # noqa: E402
-from namespaces import Node, NoNamespaces, two_nodes  # noqa: E402
+from namespaces import Node, NoNamespaces, on, two_nodes  # noqa: E402
 from ray_nodes import DidNotStart, deployed, ray_on  # noqa: E402
 from tests.real_engines import EVIDENCE, EngineSpec, RealEngine, start_engines  # noqa: E402
 
 from baton.demo.tiny_model import make_tiny_model  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 CACHE = Path.home() / ".cache" / "baton" / "libfabric-tcp"
 THROTTLE = "20mbit"
 """2.5 MB/s, where the tiny model's prefill makes some tens of MB of KV a second."""
-GATEWAY_S = 60.0
 VERIFY_S = 300.0
 GATEWAY_PORT = 18790
 
@@ -110,43 +109,14 @@ def refuses(text: str) -> Callable[[dict[str, Any]], bool]:
 too_slow = refuses("slower than prefill makes KV")
 
 
-@contextlib.contextmanager
-def gateway(engines: Sequence[RealEngine], folder: Path, node: Node | None) -> Iterator[str]:
+def gateway(
+    engines: Sequence[RealEngine], folder: Path, node: Node | None
+) -> AbstractContextManager[str]:
     """`baton gateway` before a pair, on the node where decode is."""
     prefill, decode = engines
-    url = f"http://127.0.0.1:{GATEWAY_PORT}"
-    command = [sys.executable, "-m", "baton.cli", "gateway", "--port", str(GATEWAY_PORT)]
-    command += ["--prefill", prefill.url, "--decode", decode.url]
-    with (folder / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(on(node, command), stdout=log, stderr=log)
-        try:
-            wait_until_ready(url, node)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def on(node: Node | None, command: list[str]) -> list[str]:
-    """The command, on a node or here."""
-    return command if node is None else node.inside(*command)
-
-
-def wait_until_ready(url: str, node: Node | None) -> None:
-    """Until a pair can serve."""
-    look = (
-        "import sys, urllib.request as u; sys.exit(b'\"ready\"' not in u.urlopen("
-        f"'{url}/ready', timeout=2).read())"
+    return gateway_on(
+        node, GATEWAY_PORT, folder / "gateway.log", prefill=[prefill.url], decode=[decode.url]
     )
-    until = time.monotonic() + GATEWAY_S
-    while time.monotonic() < until:
-        done = subprocess.run(
-            on(node, [sys.executable, "-c", look]), capture_output=True, check=False
-        )
-        if done.returncode == 0:
-            return
-        time.sleep(0.3)
-    raise RuntimeError(f"the gateway at {url} did not become ready")
 
 
 def verify(url: str, require: str, node: Node | None = None) -> dict[str, Any]:

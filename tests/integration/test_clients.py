@@ -13,12 +13,10 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.clients.outcomes import Outcomes
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 
@@ -52,16 +50,9 @@ ALL = [(library, case) for library in (*PYTHON, "openai_node") for case in _case
 
 
 @pytest.fixture(scope="module")
-def outcome(gateway: str) -> Iterator[Callable[[str], dict[str, str]]]:
-    """What a library's probe said; each is run once."""
-    told: dict[str, dict[str, str]] = {}
-
-    def of(library: str) -> dict[str, str]:
-        if library not in told:
-            told[library] = _run(library, gateway)
-        return told[library]
-
-    return of
+def outcomes(gateway: str) -> Outcomes:
+    """What the libraries' probes said."""
+    return Outcomes(lambda library: _run(library, gateway))
 
 
 def _run(library: str, url: str) -> dict[str, str]:
@@ -91,22 +82,19 @@ def _run(library: str, url: str) -> dict[str, str]:
         timeout=MOST_S,
         env={**os.environ, "PYTHONPATH": str(PROBES), "LANGSMITH_TRACING": "false"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    if done.returncode:
+        raise RuntimeError(f"exit status {done.returncode}: {done.stderr[-3000:]}")
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.parametrize(("library", "case"), ALL)
-def test_a_client_library_gets_what_it_expects(
-    outcome: Callable[[str], dict[str, str]], library: str, case: str
-) -> None:
+def test_a_client_library_gets_what_it_expects(outcomes: Outcomes, library: str, case: str) -> None:
     """Chat, stream, tools, structured output, usage, asynchronous calls, classes of errors."""
-    assert outcome(library)[case] == "ok"
+    assert outcomes.of(library)[case] == "ok"
 
 
 @pytest.mark.parametrize("library", [*PYTHON, "openai_node"])
-def test_every_case_of_a_probe_is_a_test(
-    outcome: Callable[[str], dict[str, str]], library: str
-) -> None:
+def test_every_case_of_a_probe_is_a_test(outcomes: Outcomes, library: str) -> None:
     """Their names are read from the probes' text."""
-    assert sorted(outcome(library)) == sorted(_cases_of(library))
+    assert sorted(outcomes.of(library)) == sorted(_cases_of(library))

@@ -217,9 +217,15 @@ def _refuse_what_is_unsafe(
         if app.roles:  # another kind of application is not ours to judge
             auth = app.baton.auth if app.name in ours else None
             exposure.refuse_if_open(app.name, plan.http_host, auth, insecure=insecure)
-    if here:
-        blocks = [app.baton for app in checked.applications if app.name in ours]
-        exposure.refuse_what_is_missing(blocks, os.environ)
+    for index, app in enumerate(checked.applications):
+        if app.name in ours:
+            block = ("applications", index, "args", "baton")
+            exposure.refuse_what_is_missing(
+                app.baton,
+                os.environ,
+                here=here,
+                place=lambda *keys, block=block: str(checked.source.place((*block, *keys))),
+            )
 
 
 def _as_data(deployment: Deployment, progress: Progress) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from baton.spec.hosts import is_loopback
 from baton.spec.key_file import keys_in_file, keys_in_text, keys_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from baton.spec.schema import Auth, BatonBlock
 
@@ -66,27 +66,53 @@ def refuse_tls_that_has_no_effect(http_options: Mapping[str, Any]) -> None:
         )
 
 
-def refuse_what_is_missing(blocks: Iterable[BatonBlock], environ: Mapping[str, str]) -> None:
+def refuse_what_is_missing(
+    block: BatonBlock,
+    environ: Mapping[str, str],
+    *,
+    here: bool,
+    place: Callable[[str, str], str],
+) -> None:
     """Read the keys once before anything starts, as the gateways will.
+
+    Args:
+        block: Of the application.
+        environ: The environment that the gateways get, and `up` has.
+        here: Whether gateways run on this machine. Elsewhere only the key matters that opens the
+            endpoint for the first request of `up`.
+        place: Where a setting stands in the file, by its part of the block and its name.
 
     Raises:
         ConfigRefused: Keys or the overflow provider's key are not there, or none of them can be
             used for the first request.
     """
-    for block in blocks:
-        keys_of(block.auth, environ)
-        if block.auth.asks_for_keys and own_key(block.auth, environ) is None:
-            raise ConfigRefused(
-                f"{block.auth.api_keys_file} holds only hashes, and the first request of `up`"
-                " needs a key",
-                cure=f"set {OWN_KEY_ENV} to one of the keys",
-            )
-        name = None if block.overflow is None else block.overflow.api_key_env
-        if name is not None and not environ.get(name, "").strip():
-            raise ConfigRefused(
-                f"overflow.api_key_env names {name}, which is unset or empty",
-                cure=f"set {name} to the provider's key, or leave overflow out",
-            )
+    auth = block.auth
+    source = "api_keys_file" if auth.api_keys_env is None else "api_keys_env"
+    try:
+        if here:
+            keys_of(auth, environ)
+        own = own_key(auth, environ)
+    except ConfigRefused as exc:
+        at = exc.place or place("auth", source)
+        cure = exc.cure if here else f"set {OWN_KEY_ENV} to one of the keys: `up` needs one here"
+        raise ConfigRefused(exc.fact, place=at, cure=cure) from exc
+    if auth.asks_for_keys and own is None:
+        if auth.api_keys_env is not None:
+            fact = f"auth.api_keys_env names {auth.api_keys_env}, which is unset or empty here"
+        else:
+            fact = f"{auth.api_keys_file} holds only hashes"
+        raise ConfigRefused(
+            f"{fact}, and the first request of `up` needs a key",
+            place=place("auth", source),
+            cure=f"set {OWN_KEY_ENV} to one of the keys",
+        )
+    name = None if block.overflow is None else block.overflow.api_key_env
+    if here and name is not None and not environ.get(name, "").strip():
+        raise ConfigRefused(
+            f"overflow.api_key_env names {name}, which is unset or empty",
+            place=place("overflow", "api_key_env"),
+            cure=f"set {name} to the provider's key, or leave overflow out",
+        )
 
 
 def own_key(auth: Auth, environ: Mapping[str, str]) -> str | None:

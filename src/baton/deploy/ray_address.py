@@ -3,6 +3,13 @@
 Ray asks for two minutes and lets nobody interrupt it (2.60: `ray.init` to a port that nobody
 listens on took 122 s). The GCS is a gRPC server, and every HTTP/2 server begins with its settings
 (RFC 9113, section 3.4): one that sends none is no Ray, or hangs.
+
+What Ray still waits for by itself, once its GCS answers, is a node of that cluster on this machine:
+60 s (2.60, `_private/services.py`, `get_node_to_connect_for_driver`), whatever `--timeout` says. It
+is left so. A thread that is given up on would leave Ray half connected in this process, and taking
+applications off the cluster meets that; a process that tries first imports Ray once more for every
+`up`; and the variable that Ray has for it (`RAY_gcs_server_request_timeout_seconds`) shortens all
+that this process ever asks of the GCS.
 """
 
 from __future__ import annotations

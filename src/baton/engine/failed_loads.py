@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from baton.engine.late_patches import module_exists, patch_when_imported
+from baton.engine.late_patches import change_of, change_when_imported, replace_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,12 +53,8 @@ def fail_failed_loads() -> bool:
 
     Called through vLLM's plugin entry point. Safe to call again.
     """
-    places = ((WORKER, patch_worker), (SCHEDULER, patch_scheduler), (FACTORY, patch_factory))
-    for name, patch in places:
-        if module_exists(name):
-            patch_when_imported(name, patch)
-        else:
-            _cannot(name, "there is no such module")
+    changes = {WORKER: patch_worker, SCHEDULER: patch_scheduler, FACTORY: patch_factory}
+    change_when_imported(changes, _cannot)
     return not _missing
 
 
@@ -75,17 +71,13 @@ def _cannot(module: str, why: str) -> None:
 # -- worker ----------------------------------------------------------------------------------------
 
 
+@change_of(WORKER, _cannot)
 def patch_worker(module: ModuleType) -> None:
     """Have the NIXL worker mark the blocks of all groups."""
-    try:
-        worker = module.NixlBaseConnectorWorker
-        plain = worker._handle_failed_transfer  # noqa: SLF001
-    except AttributeError as exc:
-        _cannot(WORKER, str(exc))
-        return
-    if getattr(plain, "baton_marks_all_groups", False):
-        return
+    replace_once(module.NixlBaseConnectorWorker, "_handle_failed_transfer", _marking_all_groups)
 
+
+def _marking_all_groups(plain: Any) -> Any:
     def handle_failed_transfer(self: Any, req_id: str, handle: int | None) -> None:
         # First the blocks, then the request, as vLLM does: they are drained in the other order, so
         # that a request never counts as loaded before its blocks are known to be invalid.
@@ -94,8 +86,7 @@ def patch_worker(module: ModuleType) -> None:
             self._invalid_block_ids.put(blocks_of(meta.local_block_ids))
         plain(self, req_id, handle)
 
-    handle_failed_transfer.baton_marks_all_groups = True  # type: ignore[attr-defined]
-    worker._handle_failed_transfer = handle_failed_transfer  # noqa: SLF001
+    return handle_failed_transfer
 
 
 def blocks_of(groups: Iterable[Iterable[int]]) -> set[int]:
@@ -106,19 +97,16 @@ def blocks_of(groups: Iterable[Iterable[int]]) -> set[int]:
 # -- scheduler -------------------------------------------------------------------------------------
 
 
+@change_of(SCHEDULER, _cannot)
 def patch_scheduler(module: ModuleType) -> None:
     """Have the scheduler fail the requests of a hybrid model that wait for invalid blocks."""
-    try:
-        scheduler = module.Scheduler
-        plain = scheduler._handle_invalid_blocks  # noqa: SLF001
-        waits = module.RequestStatus.WAITING_FOR_REMOTE_KVS
-        full = _full_attention()
-    except (AttributeError, ImportError) as exc:
-        _cannot(SCHEDULER, str(exc))
-        return
-    if getattr(plain, "baton_knows_groups", False):
-        return
+    waits, full = module.RequestStatus.WAITING_FOR_REMOTE_KVS, _full_attention()
+    replace_once(
+        module.Scheduler, "_handle_invalid_blocks", lambda plain: _failing(plain, waits, full)
+    )
 
+
+def _failing(plain: Any, waits: Any, full: type) -> Any:
     def handle_invalid_blocks(
         self: Any, invalid_block_ids: set[int], num_scheduled_tokens: dict[str, int]
     ) -> set[str]:
@@ -145,8 +133,7 @@ def patch_scheduler(module: ModuleType) -> None:
         )
         return failed
 
-    handle_invalid_blocks.baton_knows_groups = True  # type: ignore[attr-defined]
-    scheduler._handle_invalid_blocks = handle_invalid_blocks  # noqa: SLF001
+    return handle_invalid_blocks
 
 
 def _full_attention() -> type:
@@ -169,17 +156,13 @@ def is_hybrid(kv_cache_config: Any, full: type) -> bool:
 # -- refusal ---------------------------------------------------------------------------------------
 
 
+@change_of(FACTORY, _cannot)
 def patch_factory(module: ModuleType) -> None:
     """Refuse a connector for a hybrid model when something above could not be changed."""
-    try:
-        factory = module.KVConnectorFactory
-        plain = factory.create_connector.__func__
-    except AttributeError as exc:
-        _cannot(FACTORY, str(exc))
-        return
-    if getattr(plain, "baton_refuses", False):
-        return
+    replace_once(module.KVConnectorFactory, "create_connector", _refusing)
 
+
+def _refusing(plain: Any) -> Any:
     def create_connector(cls: Any, config: Any, role: Any, kv_cache_config: Any) -> Any:
         # Afterwards: what is changed here may be imported only by making the connector.
         connector = plain(cls, config, role, kv_cache_config)
@@ -191,5 +174,4 @@ def patch_factory(module: ModuleType) -> None:
             )
         return connector
 
-    create_connector.baton_refuses = True  # type: ignore[attr-defined]
-    factory.create_connector = classmethod(create_connector)
+    return create_connector

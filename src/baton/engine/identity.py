@@ -17,7 +17,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from baton.engine.late_patches import module_exists, patch_when_imported
+from baton.engine.late_patches import change_of, change_when_imported, replace_once
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("baton.engine.identity")
 
 ARGUMENTS = "vllm.engine.arg_utils"
-_MARK = "baton_renames"
 _THIS_START = uuid.uuid4().hex[:8]
 
 
@@ -34,33 +33,25 @@ def name_each_start() -> bool:
 
     Called through vLLM's plugin entry point. Safe to call again.
     """
-    if not module_exists(ARGUMENTS):
-        _cannot("there is no such module")
-        return False
-    patch_when_imported(ARGUMENTS, patch_arguments)
-    return True
+    return change_when_imported({ARGUMENTS: patch_arguments}, _cannot)
 
 
-def _cannot(why: str) -> None:
+def _cannot(module: str, why: str) -> None:
     log.error(
         "this vLLM is not known: an engine that is started again keeps its engine_id, and decode "
         "may take old KV for new (%s: %s)",
-        ARGUMENTS,
+        module,
         why,
     )
 
 
+@change_of(ARGUMENTS, _cannot)
 def patch_arguments(module: ModuleType) -> None:
     """Have the finished config carry an `engine_id` that no other start has."""
-    try:
-        arguments = module.EngineArgs
-        plain = arguments.create_engine_config
-    except AttributeError as exc:
-        _cannot(str(exc))
-        return
-    if getattr(plain, _MARK, False):
-        return
+    replace_once(module.EngineArgs, "create_engine_config", _renaming)
 
+
+def _renaming(plain: Any) -> Any:
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         config = plain(self, *args, **kwargs)
         transfer = config.kv_transfer_config
@@ -70,8 +61,7 @@ def patch_arguments(module: ModuleType) -> None:
             transfer.engine_id = renamed(transfer.engine_id)
         return config
 
-    setattr(create_engine_config, _MARK, True)
-    arguments.create_engine_config = create_engine_config
+    return create_engine_config
 
 
 def renamed(engine_id: str, start: str = _THIS_START) -> str:

@@ -29,7 +29,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from baton.engine.late_patches import module_exists, patch_when_imported
+from baton.engine.late_patches import (
+    NotKnown,
+    change_of,
+    change_when_imported,
+    is_replaced,
+    replace_once,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +52,6 @@ SLACK_S = 1.0
 """Taken off every end: the clocks' offset is known to half a handshake's round trip, and a
 heartbeat takes a moment to arrive."""
 EXTENSION_KEY = "baton_lease_extension_s"
-_MARK = "baton_knows_lease"
 _FORGET_AFTER_S = 600.0
 
 
@@ -55,15 +60,8 @@ def keep_lease_deadlines() -> bool:
 
     Called through vLLM's plugin entry point. Safe to call again.
     """
-    patches = ((PREFILL, patch_prefill), (METADATA, patch_metadata), (DECODE, patch_decode))
-    there = True
-    for name, patch in patches:
-        if module_exists(name):
-            patch_when_imported(name, patch)
-        else:
-            _cannot(name, "there is no such module")
-            there = False
-    return there
+    changes = {PREFILL: patch_prefill, METADATA: patch_metadata, DECODE: patch_decode}
+    return change_when_imported(changes, _cannot)
 
 
 def _cannot(module: str, why: str) -> None:
@@ -78,17 +76,13 @@ def _cannot(module: str, why: str) -> None:
 # -- prefill ---------------------------------------------------------------------------------------
 
 
+@change_of(PREFILL, _cannot)
 def patch_prefill(module: ModuleType) -> None:
     """Have prefill's offers say when its lease ends, on its scheduler's clock."""
-    try:
-        scheduler = module.NixlPullConnectorScheduler
-        plain = scheduler.request_finished
-    except AttributeError as exc:
-        _cannot(PREFILL, str(exc))
-        return
-    if getattr(plain, _MARK, False):
-        return
+    replace_once(module.NixlPullConnectorScheduler, "request_finished", _saying_the_end)
 
+
+def _saying_the_end(plain: Any) -> Any:
     def request_finished(self: Any, request: Any, block_ids: Any) -> Any:
         delayed, params = plain(self, request, block_ids)
         if delayed and params and params.get("do_remote_prefill"):
@@ -98,24 +92,19 @@ def patch_prefill(module: ModuleType) -> None:
                 params[EXTENSION_KEY] = self._kv_lease_duration * 2 // 3
         return delayed, params
 
-    setattr(request_finished, _MARK, True)
-    scheduler.request_finished = request_finished
+    return request_finished
 
 
 # -- decode ----------------------------------------------------------------------------------------
 
 
+@change_of(METADATA, _cannot)
 def patch_metadata(module: ModuleType) -> None:
     """Have decode's scheduler tell its worker how much a heartbeat adds to the lease."""
-    try:
-        metadata = module.NixlConnectorMetadata
-        plain = metadata.add_new_req_to_recv
-    except AttributeError as exc:
-        _cannot(METADATA, str(exc))
-        return
-    if getattr(plain, _MARK, False):
-        return
+    replace_once(module.NixlConnectorMetadata, "add_new_req_to_recv", _passing_the_extension)
 
+
+def _passing_the_extension(plain: Any) -> Any:
     def add_new_req_to_recv(
         self: Any,
         request_id: str,
@@ -129,8 +118,7 @@ def patch_metadata(module: ModuleType) -> None:
         if isinstance(extension, int | float):
             setattr(self.reqs_to_recv[request_id].remote, EXTENSION_KEY, float(extension))
 
-    setattr(add_new_req_to_recv, _MARK, True)
-    metadata.add_new_req_to_recv = add_new_req_to_recv
+    return add_new_req_to_recv
 
 
 def lease_end(first_end: float, extension_s: float, heartbeats: Iterable[float]) -> float:
@@ -194,31 +182,28 @@ class Leases:
         return meta
 
 
+@change_of(DECODE, _cannot)
 def patch_decode(module: ModuleType) -> None:
     """Have the NIXL pull worker look at the lease before and after each read."""
-    try:
-        worker = module.NixlPullConnectorWorker
-        read, beat = worker._read_blocks_for_req, worker._send_heartbeats  # noqa: SLF001
-        pop = worker._pop_done_transfers  # noqa: SLF001
-        worker._handle_failed_transfer  # noqa: B018, SLF001
-    except AttributeError as exc:
-        _cannot(DECODE, str(exc))
-        return
+    worker = module.NixlPullConnectorWorker
+    changes = {
+        "_read_blocks_for_req": _read_in_time,
+        "_pop_done_transfers": _done_in_time,
+        "_send_heartbeats": _noting_heartbeats,
+    }
+    for name in (*changes, "_handle_failed_transfer"):
+        getattr(worker, name)  # all or nothing
     # vLLM 0.24 has these methods, and offers that carry no end.
     offer = getattr(sys.modules.get(METADATA), "RemoteMeta", None)
     if offer is not None and "blocks_expiry_time" not in offer.__dataclass_fields__:
-        _cannot(DECODE, "RemoteMeta has no blocks_expiry_time")
-        return
-    if getattr(read, _MARK, False):
-        return
-    worker._read_blocks_for_req = _read_in_time(read)  # noqa: SLF001
-    worker._pop_done_transfers = _done_in_time(pop)  # noqa: SLF001
-    worker._send_heartbeats = _noting_heartbeats(beat)  # noqa: SLF001
+        raise NotKnown("RemoteMeta has no blocks_expiry_time")
+    for name, make in changes.items():
+        replace_once(worker, name, make)
 
 
 def checks_lease(worker: Any) -> bool:
     """Whether this connector worker is one that `patch_decode` has changed."""
-    return getattr(getattr(type(worker), "_read_blocks_for_req", None), _MARK, False) is True
+    return is_replaced(type(worker), "_read_blocks_for_req")
 
 
 def _read_in_time(plain: Any) -> Any:
@@ -231,7 +216,6 @@ def _read_in_time(plain: Any) -> Any:
             _leases_of(self).reading[req_id] = meta
         plain(self, req_id, meta)
 
-    setattr(read_blocks_for_req, _MARK, True)
     return read_blocks_for_req
 
 

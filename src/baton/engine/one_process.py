@@ -16,7 +16,7 @@ import logging
 import os
 from typing import Any
 
-from baton.engine.late_patches import module_exists, patch_when_imported
+from baton.engine.late_patches import change_of, change_when_imported, replace_once
 from baton.engine.nixl_pace import cpu_only
 
 log = logging.getLogger("baton.engine.one_process")
@@ -34,21 +34,19 @@ def keep_worker_in_core() -> bool:
     """
     if os.environ.get(SWITCH, "0") not in {"", "0"} or not cpu_only():
         return False
-    if not module_exists(_MODULE):
-        _cannot("there is no such module")
-        return False
-    patch_when_imported(_MODULE, _patch)
-    return True
+    return change_when_imported({_MODULE: _patch}, _cannot)
 
 
+def _cannot(module: str, why: str) -> None:
+    log.warning("the worker keeps its own process", extra={"reason": f"{module}: {why}"})
+
+
+@change_of(_MODULE, _cannot)
 def _patch(module: Any) -> None:
-    plain = getattr(getattr(module, "Executor", None), "get_class", None)
-    if plain is None:
-        _cannot("it has no Executor.get_class")
-        return
-    if getattr(plain, "baton_one_process", False):
-        return
+    replace_once(module.Executor, "get_class", _without_a_process)
 
+
+def _without_a_process(plain: Any) -> Any:
     def get_class(vllm_config: Any) -> Any:
         chosen = plain(vllm_config)
         if chosen.__name__ != "MultiprocExecutor" or not alone(vllm_config.parallel_config):
@@ -57,14 +55,9 @@ def _patch(module: Any) -> None:
 
         return UniProcExecutor
 
-    get_class.baton_one_process = True  # type: ignore[attr-defined]
-    module.Executor.get_class = staticmethod(get_class)
+    return get_class
 
 
 def alone(parallel_config: Any) -> bool:
     """Whether this is an engine's only worker, and its threads are bound to no cores."""
     return parallel_config.world_size == 1 and os.environ.get(BINDING) == "nobind"
-
-
-def _cannot(why: str) -> None:
-    log.warning("the worker keeps its own process", extra={"reason": f"{_MODULE}: {why}"})

@@ -19,7 +19,7 @@ import os
 import time
 from typing import Any
 
-from baton.engine.late_patches import module_exists, patch_when_imported
+from baton.engine.late_patches import NotKnown, change_of, change_when_imported
 from baton.engine.nixl_pace import cpu_only
 
 log = logging.getLogger("baton.engine.shm_pace")
@@ -40,23 +40,19 @@ def pace_shared_memory() -> bool:
     pause_us = int(os.environ.get(SWITCH, PAUSE_US))
     if pause_us <= 0 or not cpu_only():
         return False
-    if not module_exists(_MODULE):
-        _cannot("there is no such module")
-        return False
-    patch_when_imported(_MODULE, lambda ring: _pace(ring, pause_us / 1e6))
-    return True
+    return change_when_imported({_MODULE: lambda ring: _pace(ring, pause_us / 1e6)}, _cannot)
 
 
+def _cannot(module: str, why: str) -> None:
+    log.warning("waiting on shared memory cannot be paced", extra={"reason": f"{module}: {why}"})
+
+
+@change_of(_MODULE, _cannot)
 def _pace(ring: Any, pause_s: float) -> None:
     if not hasattr(ring, "sched_yield"):
-        _cannot("it waits in another way")
-        return
+        raise NotKnown("it waits in another way")
 
     def pause() -> None:
         time.sleep(pause_s)
 
     ring.sched_yield = pause
-
-
-def _cannot(why: str) -> None:
-    log.warning("waiting on shared memory cannot be paced", extra={"reason": f"{_MODULE}: {why}"})

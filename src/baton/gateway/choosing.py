@@ -5,6 +5,7 @@ The choice itself is the router's (`routing`); what it may choose from is decide
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from baton.errors import NoEngineAvailable, ResponseGone
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton.gateway.ask import Ask, Parts
+    from baton.gateway.generations import Generation
     from baton.gateway.handoff import Handoff
     from baton.gateway.routing import Choice
     from baton.observe.timeline import Timeline
     from baton.spec.lease import EngineLease
+
+
+class NoTaker(Exception):
+    """No decode engine that is here can take what prefill offers."""
 
 
 class Choosing:
@@ -59,11 +65,6 @@ class Choosing:
             engines, directory.decode_engines(), tried=tried_decodes
         )
 
-    def has_taker(self, offer: Handoff) -> bool:
-        """Whether a decode engine of the offer's versions is there, or nobody at all is."""
-        engines = self._parts.directory.decode_engines()
-        return not engines or bool(self._takers(offer, engines))
-
     def _takers(self, offer: Handoff, engines: Sequence[EngineLease]) -> Sequence[EngineLease]:
         """Decode engines that can take the offer.
 
@@ -86,6 +87,7 @@ class Choosing:
             again: The engine that may be asked once more.
 
         Raises:
+            NoTaker: Nobody of the offer's versions is left, and others are there.
             ResponseGone: The only engine that could answer is not there.
             NoEngineAvailable: Nobody is there.
         """
@@ -95,8 +97,10 @@ class Choosing:
             engines = [e for e in engines if engine_tag(e.replica_id) == self._tag]
             if not engines:
                 raise ResponseGone("The engine that held this response is gone.")
-        if offer is not None:
+        if offer is not None and engines:
             engines = self._takers(offer, engines)
+            if not engines:
+                raise NoTaker
         pick = self._parts.router.pick
         choice = pick(engines, tried | self._slow_decodes(engines, offer), self._prompt)
         choice = choice or pick(engines, tried, self._prompt)
@@ -133,8 +137,14 @@ class Choosing:
         links = self._parts.links
         if links is None or not links.any_slow:
             return frozenset()
-        decodes = [e.replica_id for e in self._parts.directory.decode_engines()]
-        return links.slow_prefills([e.replica_id for e in engines], decodes)
+        directory = self._parts.directory
+        mixed = directory.generations.mixed
+        takers: defaultdict[Generation | None, list[str]] = defaultdict(list)
+        for decode in directory.decode_engines():
+            takers[generation_of(decode) if mixed else None].append(decode.replica_id)
+        return links.slow_prefills(
+            {e.replica_id: takers[generation_of(e) if mixed else None] for e in engines}
+        )
 
     def _slow_decodes(
         self, engines: Sequence[EngineLease], offer: Handoff | None

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from baton.errors import DeadlinePassed, EngineFailed, LegFailed
 from baton.gateway.ask import leg_headers
-from baton.gateway.choosing import Choosing
+from baton.gateway.choosing import Choosing, NoTaker
 from baton.gateway.decode import decode_body, open_decode
 from baton.gateway.directory import need_decode
 from baton.gateway.first_token import Ordinary, read
-from baton.gateway.generations import MIXED, generation_of
-from baton.gateway.handoff import Event, Handoff
+from baton.gateway.generations import MIXED
+from baton.gateway.handoff import Event
 from baton.gateway.lease_guard import engines_guard
 from baton.gateway.mishaps import Mishaps
-from baton.gateway.prefill import RequestRejected, prefill_body, run_prefill
+from baton.gateway.prefill import RequestRejected, prefill_body, prefill_on
 from baton.gateway.prompt_usage import PromptUsage
 from baton.gateway.recovery import after_decode_failure, after_prefill_failure, final_error
-from baton.gateway.releases import event_of
 from baton.gateway.request_body import encode_body
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from baton.gateway.ask import Ask, Parts
     from baton.gateway.decode import DecodeAnswer
     from baton.gateway.first_token import FirstToken, Plan
+    from baton.gateway.handoff import Handoff
     from baton.gateway.lease_guard import LeaseWatch
     from baton.observe.timeline import Timeline
     from baton.observe.timeline_fields import Stage
@@ -248,40 +248,18 @@ class Journey:
         body = encode_body(
             prefill_body(ask.body, ask.route) if plan is None else plan.prefill_body()
         )
-        heard: list[Any] = []
-        # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
-        leg = asyncio.create_task(
-            run_prefill(
-                parts.client,
-                engine,
-                ask.route,
-                body,
-                headers=self._headers("prefill", engine, leg_id),
-                heard=heard.append,
-            )
-        )
-        handoff = Handoff(engine.replica_id, leg_id, generation=generation_of(engine))
         if self._lease is not None:
             self._lease.close()
-        self._lease = parts.leases.begin(engine)
-        leg.add_done_callback(self._lease.offered)
-        parts.inflight.begin(engine)
-        try:
-            done, _ = await asyncio.wait({leg}, timeout=max(0.0, timeout_s))
-        except asyncio.CancelledError:
-            parts.releases.give_up(handoff, leg=leg, size=len(body))
-            raise
-        finally:
-            parts.inflight.end(engine)
-        if not done:
-            parts.releases.give_up(handoff, leg=leg, size=len(body))
-            raise LegFailed("timeout", engine.replica_id)
-        try:
-            handoff.answered(leg.result())
-        except Exception as failure:
-            parts.releases.give_up(handoff, event_of(failure))
-            raise
-        (said,) = heard
+        offered = await prefill_on(
+            parts,
+            engine,
+            ask.route,
+            body,
+            headers=self._headers("prefill", engine, leg_id),
+            leg_id=leg_id,
+            timeout_s=timeout_s,
+        )
+        handoff, self._lease, said = offered.handoff, offered.lease, offered.said
         self._said = None if plan is None else said
         self.prompt_usage = PromptUsage.of(said, ask.route.dialect)
         self.timeline.prompt_tokens = handoff.params.prompt_tokens or self.timeline.prompt_tokens
@@ -291,12 +269,13 @@ class Journey:
     # -- decode ----------------------------------------------------------------------------------
 
     def _pick_decode(self, tried: set[str]) -> EngineLease:
-        offer = self._offer
-        if offer is not None and not self._choose.has_taker(offer):
-            self._parts.releases.give_up(offer)
+        try:
+            return self._choose.decode(tried, self._offer, self._again)
+        except NoTaker:
+            self._let_go()
             self._offer = None
             self._mishaps.fell_back(MIXED)
-        return self._choose.decode(tried, self._offer, self._again)
+        return self._choose.decode(tried, None, self._again)
 
     async def _decode_in_time(self, engine: EngineLease, attempt: int) -> DecodeAnswer:
         """Decode, and believe it only while prefill's lease on what it read surely lived."""

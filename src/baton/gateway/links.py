@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from baton.gateway.curve import SLOT_S, Curve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 log = logging.getLogger("baton.gateway.links")
 
@@ -173,17 +173,23 @@ class Links:
                 return frozenset(slow - {decode})
         return frozenset(slow)
 
-    def slow_prefills(self, prefills: Collection[str], decodes: Collection[str]) -> frozenset[str]:
-        """Prefill engines that have no fast decode engine among `decodes`; never all of them."""
-        if not decodes or not (aside := self._set_aside()):
+    def slow_prefills(self, takers: Mapping[str, Collection[str]]) -> frozenset[str]:
+        """Prefill engines that have no fast decode engine; never all of them.
+
+        One whose time has come is left out of it for this request, as with `slow_decodes`.
+
+        Args:
+            takers: For each prefill engine the decode engines that may take its KV.
+        """
+        if not (aside := self._set_aside()):
             return frozenset()
-        slow = {p for p in prefills if all((p, d) in aside for d in decodes)}
-        due = {p for p in slow for d in decodes if self._now() >= self._links[p, d].retry_at}
+        slow = {p for p, ds in takers.items() if ds and all((p, d) in aside for d in ds)}
+        due = {p for p in slow if any(self._now() >= self._links[p, d].retry_at for d in takers[p])}
         slow -= due
         for prefill in due:
-            for decode in decodes:
+            for decode in takers[prefill]:
                 self._links[prefill, decode].retry_at = self._now() + RETRY_S
-        return frozenset() if len(slow) == len(prefills) else frozenset(slow)
+        return frozenset() if len(slow) == len(takers) else frozenset(slow)
 
     # -- showing -----------------------------------------------------------------------------------
 

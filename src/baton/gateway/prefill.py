@@ -1,22 +1,32 @@
-"""Runs the prefill leg: the caller's prompt, one token, and an offer of KV as the answer."""
+"""Runs the prefill leg: the caller's prompt, one token, and an offer of KV as the answer.
+
+Whatever becomes of a leg, the KV that its engine may hold has an owner: the caller of `prefill_on`
+when it offers some, `releases` on every other way out.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from baton.errors import LegFailed, PrefillFailed
 from baton.gateway.engine_client import failure_of_status
-from baton.gateway.handoff import FOR_PREFILL, parse_params
+from baton.gateway.generations import generation_of
+from baton.gateway.handoff import FOR_PREFILL, Handoff, parse_params
 from baton.gateway.openai_errors import reshape
+from baton.gateway.releases import event_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from baton.gateway.ask import Parts
     from baton.gateway.engine_client import EngineClient
     from baton.gateway.handoff import KVTransferParams
+    from baton.gateway.lease_guard import LeaseWatch
     from baton.gateway.request_body import Body
     from baton.gateway.routes import Route
     from baton.spec.lease import EngineLease
@@ -136,3 +146,71 @@ async def run_prefill(
     if heard is not None:
         heard(said)
     return params
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What a prefill leg ended with: KV that its engine holds for this request.
+
+    `said` is its whole answer.
+    """
+
+    handoff: Handoff
+    lease: LeaseWatch
+    said: Any
+
+
+async def prefill_on(
+    parts: Parts,
+    engine: EngineLease,
+    route: Route,
+    body: bytes,
+    *,
+    headers: Mapping[str, str],
+    leg_id: str,
+    timeout_s: float,
+) -> Offered:
+    """One prefill leg on this engine, within its time.
+
+    Args:
+        parts: What every journey shares.
+        engine: Where to.
+        route: The caller's.
+        body: Of the leg: `prefill_body`, encoded.
+        headers: Of the leg.
+        leg_id: Its internal request id.
+        timeout_s: How long it may take.
+
+    Raises:
+        LegFailed: As `run_prefill`, or `timeout`.
+        RequestRejected: 4xx: the caller's request is wrong.
+    """
+    heard: list[Any] = []
+    # A task of its own, so that a leg which nobody waits for can still be asked what it holds.
+    leg = asyncio.create_task(
+        run_prefill(parts.client, engine, route, body, headers=headers, heard=heard.append)
+    )
+    handoff = Handoff(engine.replica_id, leg_id, generation=generation_of(engine))
+    lease = parts.leases.begin(engine)
+    leg.add_done_callback(lease.offered)
+    parts.inflight.begin(engine)
+    try:
+        done, _ = await asyncio.wait({leg}, timeout=max(0.0, timeout_s))
+    except asyncio.CancelledError:
+        lease.close()
+        parts.releases.give_up(handoff, leg=leg, size=len(body))
+        raise
+    finally:
+        parts.inflight.end(engine)
+    if not done:
+        lease.close()
+        parts.releases.give_up(handoff, leg=leg, size=len(body))
+        raise LegFailed("timeout", engine.replica_id)
+    try:
+        handoff.answered(leg.result())
+    except Exception as failure:
+        lease.close()
+        parts.releases.give_up(handoff, event_of(failure))
+        raise
+    (said,) = heard
+    return Offered(handoff, lease, said)

@@ -7,17 +7,23 @@ strictly and bounded: it is shown to people.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import OrderedDict
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from baton.errors import RequestRefused
 from baton.spec.transfer import Fabric
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MOST = 1024
 """Pairs that are remembered; the one that was told of longest ago goes first."""
+MOST_BYTES = 8 * 1024 * 1024
+"""The same for what all of them hold in memory: reasons are texts of whoever has a key."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=300)]
 _Text = Annotated[str, Field(max_length=2000)]
@@ -62,11 +68,17 @@ class _Told(_Part):
     verdicts: Annotated[tuple[ToldVerdict, ...], Field(max_length=MOST)]
 
 
+class _Kept(NamedTuple):
+    shown: dict[str, Any]
+    size: int
+
+
 class Verdicts:
     """The last verdict of each pair."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._bytes = 0
 
     def take(self, body: dict[str, Any]) -> int:
         """Keep what a body says; returns of how many pairs.
@@ -82,13 +94,32 @@ class Verdicts:
             raise RequestRefused(f"These are no verdicts: {where}: {first['msg']}") from exc
         now = time.time()
         for verdict in told.verdicts:
-            pair = (verdict.prefill, verdict.decode)
-            self._kept.pop(pair, None)
-            self._kept[pair] = {**verdict.model_dump(mode="json"), "told_at": round(now, 3)}
-        while len(self._kept) > MOST:
-            self._kept.popitem(last=False)
+            shown = {**verdict.model_dump(mode="json"), "told_at": round(now, 3)}
+            self._keep((verdict.prefill, verdict.decode), _Kept(shown, _bytes_of(shown)))
         return len(told.verdicts)
+
+    def _keep(self, pair: tuple[str, str], told: _Kept) -> None:
+        before = self._kept.pop(pair, None)
+        self._bytes += told.size - (before.size if before is not None else 0)
+        self._kept[pair] = told
+        while len(self._kept) > MOST or self._bytes > MOST_BYTES:
+            _, gone = self._kept.popitem(last=False)
+            self._bytes -= gone.size
 
     def as_list(self, replica_ids: set[str]) -> list[dict[str, Any]]:
         """Those of engines that are still here, JSON-ready."""
-        return [v for (p, d), v in self._kept.items() if p in replica_ids and d in replica_ids]
+        return [
+            kept.shown
+            for (prefill, decode), kept in self._kept.items()
+            if prefill in replica_ids and decode in replica_ids
+        ]
+
+
+def _bytes_of(value: Any) -> int:
+    """What a JSON-ready value holds in memory: a letter is one byte, or four beside an emoji."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list):
+        parts = value
+    return sys.getsizeof(value) + sum(map(_bytes_of, parts))

@@ -189,7 +189,8 @@ def measured_kind(
             "fabric is unknown; measure with --decode-url, or add --gpu"
         )
     limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS)
-    return EngineKind(chosen, engine.tensor_parallel_size, costs, limits), notes
+    apart = profile.step_costs(apart=True)
+    return EngineKind(chosen, engine.tensor_parallel_size, costs, limits, apart), notes
 
 
 def judge(search: Search, refused: Sequence[Tried], basis: Basis, notes: Sequence[str]) -> Plan:

@@ -29,6 +29,12 @@ class EngineKind:
     tp: int
     costs: StepCosts
     limits: EngineLimits
+    costs_apart: StepCosts | None = None
+    """With P/D, where that was measured by itself; None: the same."""
+
+    def apart(self) -> EngineKind:
+        """As an engine of one phase."""
+        return replace(self, costs=self.costs_apart or self.costs)
 
     @property
     def name(self) -> str:

@@ -92,7 +92,10 @@ class Prober:
                     if begun is not None:
                         begun.set()
         if len(times) == 1:
-            raise MeasurementFailed("a stream ended without a token", place=self.url)
+            raise MeasurementFailed(
+                "a stream brought no token", place=self.url,
+                cure="name an engine that streams completions, as vLLM does",
+            )  # fmt: skip
         return times
 
     async def first_token(self, prompt: Sequence[int]) -> float:

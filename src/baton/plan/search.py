@@ -160,7 +160,7 @@ class Search:
             tuple[tuple[float, int, int], int, EngineKind, EngineKind, tuple[int, int]]
         ] = []
         for reader in self.kinds:
-            prefill = replace(reader, limits=EngineLimits(PREFILL_BUDGET, MAX_SEQS))
+            prefill = replace(reader.apart(), limits=EngineLimits(PREFILL_BUDGET, MAX_SEQS))
             for decode in self._decoders():
                 name = prefill.name if prefill.name == decode.name else (
                     f"{prefill.name} + {decode.name}")  # fmt: skip
@@ -182,7 +182,7 @@ class Search:
     def _decoders(self) -> list[EngineKind]:
         """Decode engines take as many sequences as keep TPOT; others wait for a place."""
         found = []
-        for kind in self.kinds:
+        for kind in (one.apart() for one in self.kinds):
             limits = EngineLimits(DECODE_BUDGET, MAX_SEQS)
             batch = largest_batch(kind.costs, limits, self.traffic, self.promise.tpot_s)
             found.append(replace(kind, limits=replace(limits, max_seqs=max(batch, 1))))

@@ -12,17 +12,18 @@
 Mooncake: github.com/kvcache-ai/Mooncake, FAST25-release/traces. BurstGPT:
 github.com/HPMLL/BurstGPT. Azure: github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.
 The file is never held: a trace of ten million rows costs what its reader keeps of it. Rows come in
-the file's order.
+the file's order. A byte order mark, lines that end in CR and LF and blank lines, wherever they
+stand, are nobody's mistake.
 """
 
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton.errors import TraceRefused
@@ -30,7 +31,7 @@ from baton.errors import TraceRefused
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from typing import TextIO
+    from typing import Self, TextIO
 
 MOONCAKE_BLOCK = 512
 """Tokens that a hash id stands for."""
@@ -89,12 +90,31 @@ def trace_rows(path: Path) -> Iterator[TraceRow]:
         raise TraceRefused(f"cannot read the trace: {why}", place=str(path)) from exc
 
 
+class _Lines:
+    """Lines with something in them, wherever blank ones stand; `number` is the last one's."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.number = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        while text := self._file.readline(_LONGEST_LINE):
+            self.number += 1
+            if text.strip():
+                return text
+        raise StopIteration
+
+
 def _read(file: TextIO, path: Path) -> Iterator[TraceRow]:
-    first = file.readline(_LONGEST_LINE)
-    if not (head := first.strip()):
+    lines = _Lines(file)
+    head = next(lines, None)
+    if head is None:
         raise TraceRefused("the trace is empty", place=str(path))
-    # Not read again from its begin: it may be a pipe.
-    rows = _objects(file, path, first) if head[0] == "{" else _columns(file, path, first)
+    reading = _objects if head.lstrip().startswith("{") else _columns
+    rows = reading(head, lines, path)
     form: _Form | None = None
     for line, row in rows:
         if form is None or not row.keys() >= set(form):
@@ -122,33 +142,31 @@ def _known() -> str:
     return "give each request " + ", or ".join(" / ".join(form) for form in _FORMS)
 
 
-def _objects(file: TextIO, path: Path, first: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = itertools.chain([first], iter(lambda: file.readline(_LONGEST_LINE), ""))
-    for line, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
+def _objects(head: str, lines: _Lines, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for text in chain([head], lines):
+        place = f"{path}:{lines.number}"
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as exc:
-            raise TraceRefused(f"no JSON: {exc}", place=f"{path}:{line}") from exc
+            raise TraceRefused(f"no JSON: {exc}", place=place) from exc
         if not isinstance(row, dict):
-            raise TraceRefused("a row is no mapping", place=f"{path}:{line}")
-        yield line, row
+            raise TraceRefused("a row is no mapping", place=place)
+        yield lines.number, row
 
 
-def _columns(file: TextIO, path: Path, first: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.DictReader(itertools.chain([first], file))
+def _columns(head: str, lines: _Lines, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    reader = csv.DictReader(chain([head], lines))
     try:
         if not any(set(form) <= set(reader.fieldnames or ()) for form in _FORMS):
             raise TraceRefused(
-                f"this is no trace that Baton knows; it begins with {first.strip()[:60]!r}",
-                place=f"{path}:1",
+                f"this is no trace that Baton knows; it begins with {head.strip()[:60]!r}",
+                place=f"{path}:{lines.number}",
                 cure=_known(),
             )
         for row in reader:
-            yield reader.line_num, row
+            yield lines.number, row
     except csv.Error as exc:
-        raise TraceRefused(f"not CSV: {exc}", place=f"{path}:{reader.line_num + 1}") from exc
+        raise TraceRefused(f"not CSV: {exc}", place=f"{path}:{lines.number}") from exc
 
 
 def _seconds(form: _Form, value: Any, place: str) -> float:

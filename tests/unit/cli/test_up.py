@@ -135,30 +135,73 @@ def test_rays_own_application_in_public_is_refused_whatever_its_block_says(
     assert len(plans) == 1
 
 
+@pytest.fixture
+def hashes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of keys that opens nothing by itself, and no key of `up`'s own."""
+    monkeypatch.delenv("BATON_API_KEY", raising=False)
+    path = folder / "keys.yaml"
+    path.write_text(f"keys:\n- {{name: ann, sha256: {'0' * 64}}}\n")
+    return path
+
+
 def test_keys_that_are_not_there_are_refused_before_ray_starts(
-    folder: Path, model: Path, plans: list[DeployPlan], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    model: Path,
+    plans: list[DeployPlan],
+    monkeypatch: pytest.MonkeyPatch,
+    hashes: Path,
 ) -> None:
     """A variable, a file, the provider's key; hashes alone do not open the endpoint."""
-    monkeypatch.delenv("BATON_API_KEY", raising=False)
-    hashes = folder / "keys.yaml"
-    hashes.write_text(f"keys:\n- {{name: ann, sha256: {'0' * 64}}}\n")
-    for auth in (
+    sources = (
         {"api_keys_env": "NO_SUCH_KEYS"},
         {"api_keys_file": str(folder / "none.yaml")},
         {"api_keys_file": str(hashes)},
-    ):
-        result = run(write(folder, _public(model, **auth)))
-        assert isinstance(result.exception, ConfigRefused), auth
+    )
+    refused = [run(write(folder, _public(model, **auth))).exception for auth in sources]
     config = app(model, port=18_123)
     config["applications"][0]["args"]["baton"]["overflow"] = {
         "base_url": "https://provider.example/v1", "api_key_env": "NO_SUCH_KEY",
     }  # fmt: skip
-    result = run(write(folder, config))
-    assert "NO_SUCH_KEY" in str(result.exception)
+    refused.append(run(write(folder, config)).exception)
+    lines = (folder / "app.yaml").read_text().splitlines()
     assert plans == []
+    missing = ("NO_SUCH_KEYS", "none.yaml", "only hashes", "NO_SUCH_KEY")
+    for error, what in zip(refused, missing, strict=True):
+        assert isinstance(error, ConfigRefused)
+        assert what in str(error)
+        assert error.place
+        assert error.cure
+    _, line, _ = refused[-1].place.rsplit(":", 2)
+    assert "api_key_env: NO_SUCH_KEY" in lines[int(line) - 1]
     monkeypatch.setenv("BATON_API_KEY", "ann-key")
     assert run(write(folder, _public(model, api_keys_file=str(hashes)))).exit_code == 0
     assert own_key(plans[0].apps[0].auth, {"BATON_API_KEY": "ann-key"}) == "ann-key"
+
+
+def test_on_another_cluster_only_the_key_of_the_first_request_is_wanted_here(
+    folder: Path,
+    model: Path,
+    plans: list[DeployPlan],
+    monkeypatch: pytest.MonkeyPatch,
+    hashes: Path,
+) -> None:
+    """Its gateways have keys of their own; a request without one would fail after all came up."""
+    sources = (
+        {"api_keys_env": "NO_SUCH_KEYS"},
+        {"api_keys_file": str(folder / "none.yaml")},
+        {"api_keys_file": str(hashes)},
+    )
+    for auth in sources:
+        error = run(write(folder, _public(model, **auth)), "--address", "10.0.0.9:6379").exception
+        assert isinstance(error, ConfigRefused), auth
+        assert error.place
+        assert "BATON_API_KEY" in (error.cure or "")
+    assert plans == []
+    monkeypatch.setenv("BATON_API_KEY", "ann-key")
+    for auth in sources:
+        file = write(folder, _public(model, **auth))
+        assert run(file, "--address", "10.0.0.9:6379").exit_code == 0
+    assert len(plans) == 3
 
 
 def test_certificates_that_the_edge_would_not_read_are_refused(

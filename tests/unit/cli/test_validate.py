@@ -15,13 +15,19 @@ from click.testing import CliRunner, Result
 
 from baton.cli.app import cli
 from baton.spec.machine import GIB, Machine
-from tests.unit.spec.files import BASE, line_of
+from tests.unit.spec.files import BASE, KEYS, line_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WARNED = BASE.replace("backends: [LIBFABRIC]", "backends: LIBFABRIC")
 REFUSED = BASE.replace("dtype: bfloat16", "dtype: bf16", 1)
+
+
+@pytest.fixture(autouse=True)
+def keys_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -55,6 +61,20 @@ def test_the_exit_status_says_clean_warned_or_refused(
 ) -> None:
     """0, 1 with --strict, 2."""
     assert validate(*args).exit_code == status
+
+
+def test_keys_that_are_not_here_are_no_reason_to_refuse(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be where it will run: a warning, and none when that is another machine."""
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    said = validate("good.yaml")
+    assert said.exit_code == 0
+    assert "names BATON_API_KEYS, which is unset or empty here" in said.output
+    assert "names PROVIDER_KEY, which is unset or empty here" in said.output
+    assert validate("good.yaml", "--strict").exit_code == 1
+    assert validate("good.yaml", "--strict", "--target", "cluster").exit_code == 0
 
 
 def test_a_fault_is_printed_with_place_found_allowed_and_cure(files: Path) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from baton.engine import failed_loads
+from baton.engine import failed_loads, late_patches
 from baton.engine.failed_loads import (
     HybridUnguarded,
     blocks_of,
@@ -184,6 +184,6 @@ def test_a_vllm_that_is_known_makes_connectors_for_hybrid_models():
 
 def test_a_vllm_whose_modules_are_gone_is_noticed_at_once(monkeypatch, caplog):
     """Without waiting for an import that never comes."""
-    monkeypatch.setattr(failed_loads, "module_exists", lambda _: False)
+    monkeypatch.setattr(late_patches, "module_exists", lambda _: False)
     assert fail_failed_loads() is False
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 3

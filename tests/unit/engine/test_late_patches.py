@@ -5,10 +5,20 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from baton.engine.late_patches import module_exists, patch_when_imported
+from baton.engine.late_patches import (
+    NotKnown,
+    change_of,
+    change_when_imported,
+    is_replaced,
+    module_exists,
+    patch_when_imported,
+    replace_once,
+)
 
 
 @pytest.fixture
@@ -69,3 +79,52 @@ def test_two_changes_of_one_module_are_both_made(package):
     patch_when_imported("late_pkg.deep.target", lambda _: seen.append("second"))
     importlib.import_module("late_pkg.deep.target")
     assert sorted(seen) == ["first", "second"]
+
+
+def test_a_method_is_replaced_once_and_stays_of_its_kind() -> None:
+    """Plugins may be loaded twice; a class method that became a plain one would get no class."""
+
+    class Vllm:
+        def plain(self) -> str:
+            return "plain"
+
+        @classmethod
+        def of_class(cls) -> str:
+            return cls.__name__
+
+        @staticmethod
+        def static() -> str:
+            return "static"
+
+    def louder(found: Any) -> Any:
+        def loud(*arguments: Any) -> str:
+            return f"{found(*arguments)}!"
+
+        return loud
+
+    for name in ("plain", "of_class", "static"):
+        assert not is_replaced(Vllm, name)
+        for _ in range(2):
+            replace_once(Vllm, name, louder)
+        assert is_replaced(Vllm, name)
+    assert [Vllm().plain(), Vllm.of_class(), Vllm().static()] == ["plain!", "Vllm!", "static!"]
+    with pytest.raises(AttributeError, match="no attribute 'gone'"):
+        replace_once(Vllm, "gone", louder)
+
+
+def test_what_a_change_does_not_find_is_told_and_not_raised() -> None:
+    """An engine must not die of a plugin; whoever wanted the change hears the module and why."""
+    told: list[tuple[str, str]] = []
+
+    @change_of("some.module", lambda *why: told.append(why))
+    def change(module: Any) -> None:
+        if module.version:
+            raise NotKnown("another one")
+
+    change(SimpleNamespace())
+    change(SimpleNamespace(version=2))
+    change(SimpleNamespace(version=0))
+    assert not change_when_imported({"json.nowhere": change}, lambda *why: told.append(why))
+    assert [name for name, _ in told] == ["some.module", "some.module", "json.nowhere"]
+    assert "version" in told[0][1]
+    assert [why for _, why in told[1:]] == ["another one", "there is no such module"]

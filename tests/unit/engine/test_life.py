@@ -17,7 +17,7 @@ from baton.engine.drain import reason_to_stay
 from baton.engine.life import ReplicaLife
 from baton.engine.load import EngineCounts
 from baton.engine.simulated import SimulatedEngine
-from baton.engine.simulated.replica import counts_of
+from baton.engine.simulated.life import SimulatedLife
 from baton.spec.lease import EngineLease
 from baton.spec.schema import Engines
 
@@ -82,32 +82,11 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 async def replica(role: str = "decode", drain_s: float = 20.0, **engine: Any) -> Any:
     directory = FakeDirectory()
     async with SimulatedEngine(role=role, **engine) as simulated:  # type: ignore[arg-type]
-        dead = simulated.core
-
-        async def check() -> None:
-            if dead.dead:
-                raise RuntimeError("dead")
-
-        lease = EngineLease.model_validate(
-            {
-                "replica_id": "me", "role": role, "url": "", "engine_id": "", "model_id": "m",
-                "state": "starting",
-            }
-        )  # fmt: skip
-        life = ReplicaLife(
-            lease,
-            directory,
-            Engines(lease_s=0.5, drain_timeout_s=drain_s),
-            counts=lambda: counts_of(simulated.core),
-            check_engine=check,
-        )
-        secret = await life.enter()
-        listener = socket.create_server(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        await life.serve(simulated.app, listener, secret, slots=8)
-        await life.be_ready(life.lease.model_copy(update={"url": url}))
+        engines = Engines(lease_s=0.5, drain_timeout_s=drain_s)
+        life = SimulatedLife(simulated, directory, engines, replica_id="me", node="here")
+        await life.begin(lambda: socket.create_server(("127.0.0.1", 0)))
         try:
-            yield Replica(life, directory, simulated, url)
+            yield Replica(life, directory, simulated, life.lease.url)
         finally:
             await life.end()
 

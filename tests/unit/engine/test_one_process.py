@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from baton.engine import one_process
+from baton.engine import late_patches, one_process
 
 
 class MultiprocExecutor:
@@ -39,7 +39,7 @@ def executors(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, one_process._MODULE, module)
     monkeypatch.setitem(sys.modules, "vllm.v1.executor.uniproc_executor", of_one)
     monkeypatch.setattr(one_process, "cpu_only", lambda: True)
-    monkeypatch.setattr(one_process, "module_exists", lambda _: True)
+    monkeypatch.setattr(late_patches, "module_exists", lambda _: True)
     monkeypatch.delenv(one_process.SWITCH, raising=False)
     monkeypatch.setenv(one_process.BINDING, "nobind")
     return module
@@ -104,6 +104,6 @@ def test_a_vllm_without_the_place_is_left_alone(
     one_process.keep_worker_in_core()
     assert "keeps its own process" in caplog.text
     caplog.clear()
-    monkeypatch.setattr(one_process, "module_exists", lambda _: False)
+    monkeypatch.setattr(late_patches, "module_exists", lambda _: False)
     assert not one_process.keep_worker_in_core()
     assert "keeps its own process" in caplog.text

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from baton.engine import shm_pace
+from baton.engine import late_patches, shm_pace
 
 
 def plain_yield() -> None:
@@ -21,7 +21,7 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.sched_yield = plain_yield  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, shm_pace._MODULE, module)
     monkeypatch.setattr(shm_pace, "cpu_only", lambda: True)
-    monkeypatch.setattr(shm_pace, "module_exists", lambda _: True)
+    monkeypatch.setattr(late_patches, "module_exists", lambda _: True)
     monkeypatch.delenv(shm_pace.SWITCH, raising=False)
     return module
 
@@ -70,7 +70,7 @@ def test_a_vllm_without_the_module_is_left_alone(
     ring: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a warning, and nothing is said to be arranged."""
-    monkeypatch.setattr(shm_pace, "module_exists", lambda _: False)
+    monkeypatch.setattr(late_patches, "module_exists", lambda _: False)
     assert not shm_pace.pace_shared_memory()
     assert "cannot be paced" in caplog.text
     assert ring.sched_yield is plain_yield

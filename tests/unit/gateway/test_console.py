@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import aiohttp
 import pytest
 
 from baton.errors import ConsoleNotBuilt
 from baton.gateway import console
-from baton.gateway.verdicts import MOST, Verdicts
+from baton.gateway.verdicts import MOST, MOST_BYTES, Verdicts
 from baton.observe.console.bundle import FILES, read_bundle
 from baton.observe.timeline import Timeline, TimelineRing
 from baton.spec.schema import Auth, BatonBlock, Console
@@ -175,6 +176,24 @@ def test_of_each_pair_the_last_verdict_is_kept_and_not_more_than_so_many():
     found = kept.as_list(everybody)
     assert len(found) == MOST
     assert [v["outcome"] for v in found if v["decode"] == str(MOST)] == ["FAIL"]
+
+
+@pytest.mark.parametrize("sign", ["x", "é", "\N{DIRECT HIT}"])
+def test_long_reasons_fill_no_more_memory_than_is_said(sign):
+    """In bytes, not letters; the oldest go first, and a pair that is told of again counts once."""
+    reason = {"weight": "fail", "fact": sign * 2000, "cure": sign * 2000}
+    kept = Verdicts()
+    for _ in range(2):
+        for number in range(90):
+            told = {**VERDICT, "decode": str(number), "reasons": [reason] * 32}
+            kept.take({"verdicts": [told]})
+    found = kept.as_list({"p", *(str(number) for number in range(90))})
+    texts = (each[name] for v in found for each in v["reasons"] for name in ("fact", "cure"))
+    held = sum(sys.getsizeof(text) for text in texts)
+    assert 0.8 * MOST_BYTES < held <= MOST_BYTES
+    assert [v["decode"] for v in found] == [str(n) for n in range(90 - len(found), 90)]
+    kept.take({"verdicts": [{**VERDICT, "decode": "small"}]})
+    assert kept.as_list({"p", "small", "89"})[-1]["decode"] == "small"
 
 
 def test_the_ring_hands_out_what_is_new_and_the_newest_of_too_many():

@@ -13,6 +13,7 @@ import pytest
 from baton.engine.simulated.server import SimulatedEngine
 from baton.gateway.directory import FixedDirectory
 from baton.gateway.generations import Generations, Watch, generation_of
+from baton.gateway.links import _Link
 from baton.spec.lease import EngineLease, TransferEvidence
 from baton.spec.schema import BatonBlock, Disaggregate
 from tests.unit.gateway.fakes import LONG, Behave, serving, stack, until
@@ -192,6 +193,20 @@ async def test_a_decode_engine_that_fails_is_replaced_by_one_of_the_other_genera
         assert {a["engine"] for _, a, _ in answers} == {"d1"}
         assert all(prefill == decode for prefill, decode in _pairs(s))
         await until(s.kv_is_free)
+
+
+async def test_a_prefill_engine_that_is_slow_with_all_it_may_be_paired_with_is_gone_around():
+    """That it has never handed KV to engines of another version does not make it fast."""
+    async with _rollout() as s:
+        slow, links = (s.prefill[0].url, s.decode[0].url), s.app.links
+        links._links[slow] = _Link(slow=True, retry_at=float("inf"))
+        links._slow.add(slow)
+        links._aside = frozenset({slow})
+        links._looked_at = float("inf")  # nothing is known of the other pair
+        for _ in range(6):
+            await s.complete()
+        assert s.prefill[0].generated == []
+        assert _pairs(s) == {("0.30.0", "0.30.0")}
 
 
 async def test_simulated_engines_of_two_versions_which_refuse_each_other_serve_side_by_side():

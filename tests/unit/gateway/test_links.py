@@ -61,7 +61,7 @@ def test_a_load_that_slows_every_pair_down_is_no_link_to_go_around(
             last = (prefill, decode) == ("p1", "d1")
             teach(links, clock, (prefill, decode), 0.9 if last else 2.0)
     assert sum(not ok for _, _, ok, _ in links.pairs()) == 3
-    assert links.slow_prefills(["p0", "p1"], ["d0", "d1"]) == frozenset()
+    assert links.slow_prefills(dict.fromkeys(["p0", "p1"], ("d0", "d1"))) == frozenset()
     assert links.slow_decodes("p1", ["d0", "d1"]) == frozenset()
     assert not any(one["routed_around"] for one in links.as_list())
 
@@ -70,7 +70,7 @@ def test_most_pairs_are_never_left_out_for_a_few(links: Links, clock: Clock) -> 
     """Three prefill engines on a slow network and one on a fast one: all are asked."""
     for prefill, share in (("p0", 9.0), ("p1", 9.0), ("p2", 9.0), ("p3", 0.2)):
         teach(links, clock, (prefill, "d0"), share)
-    assert links.slow_prefills(["p0", "p1", "p2", "p3"], ["d0"]) == frozenset()
+    assert links.slow_prefills(dict.fromkeys(["p0", "p1", "p2", "p3"], ("d0",))) == frozenset()
 
 
 def test_a_pair_is_left_out_once_the_others_are_known_to_be_faster(
@@ -95,14 +95,14 @@ def test_a_pair_that_was_forgotten_while_it_was_left_out_is_not_looked_for(
     monkeypatch.setattr("baton.gateway.links.MOST", 4)
     links.handed_over("p9", "d9", 1_000, 0.1)  # no time passes; ("p0", "d1") is forgotten
     assert links.slow_decodes("p0", decodes) == {"d2"}
-    assert links.slow_prefills(["p0", "p1"], ["d1"]) == frozenset()
+    assert links.slow_prefills(dict.fromkeys(["p0", "p1"], ("d1",))) == frozenset()
 
 
 def test_the_last_pair_is_never_left_out(links: Links, clock: Clock) -> None:
     """A slow answer is better than none."""
     teach(links, clock, ("p0", "d0"), 3.0)
     assert links.slow_decodes("p0", ["d0"]) == frozenset()
-    assert links.slow_prefills(["p0"], ["d0"]) == frozenset()
+    assert links.slow_prefills(dict.fromkeys(["p0"], ("d0",))) == frozenset()
 
 
 def test_a_prefill_engine_without_a_fast_partner_is_left_out(links: Links, clock: Clock) -> None:
@@ -110,7 +110,18 @@ def test_a_prefill_engine_without_a_fast_partner_is_left_out(links: Links, clock
     for prefill, share in (("p1", 0.2), ("p0", 3.0)):
         for decode in ("d0", "d1"):
             teach(links, clock, (prefill, decode), share)
-    assert links.slow_prefills(["p0", "p1"], ["d0", "d1"]) == {"p0"}
+    assert links.slow_prefills(dict.fromkeys(["p0", "p1"], ("d0", "d1"))) == {"p0"}
+
+
+def test_a_prefill_engine_is_slow_by_the_engines_that_may_take_its_kv(
+    links: Links, clock: Clock
+) -> None:
+    """Not by those of other versions, to which it has never handed anything."""
+    for pair, share in ((("p2", "d1"), 0.2), (("p1", "d0"), 0.2), (("p0", "d0"), 3.0)):
+        teach(links, clock, pair, share)
+    old, new = ["d0"], ["d1"]
+    assert links.slow_prefills({"p0": old, "p1": old, "p2": new}) == {"p0"}
+    assert links.slow_prefills({"p0": old, "p3": []}) == {"p0"}
 
 
 def test_one_request_tries_a_slow_pair_again_after_a_while(links: Links, clock: Clock) -> None:
@@ -161,10 +172,10 @@ def test_a_slow_pair_that_makes_room_for_others_is_no_longer_gone_around(
         teach(links, clock, (prefill, "d0"), share)
     for prefill in fast:
         links.handed_over(prefill, "d0", 1_000, 0.2)
-    assert links.slow_prefills(["p0", "p1", "p2"], ["d0"]) == {"p0", "p1"}
+    assert links.slow_prefills(dict.fromkeys(["p0", "p1", "p2"], ("d0",))) == {"p0", "p1"}
     links.handed_over("p5", "d0", 1_000, 0.2)  # `p0` goes; `p1` is slow still
     if asked == "prefill":
-        assert links.slow_prefills(["p0", "p1", "p2"], ["d0"]) == {"p1"}
+        assert links.slow_prefills(dict.fromkeys(["p0", "p1", "p2"], ("d0",))) == {"p1"}
     else:
         assert links.slow_decodes("p0", ["d0", "d1"]) == frozenset()
     assert links.any_slow

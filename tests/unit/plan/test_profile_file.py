@@ -16,6 +16,7 @@ from baton.plan.layouts import Group, lay_out
 from baton.plan.model import shape_from_config
 from baton.plan.profile_file import (
     BesideFound,
+    Calibration,
     DecodePoint,
     EngineFacts,
     HandoffPoint,
@@ -173,6 +174,17 @@ def test_what_answers_stand_still_for_is_part_of_what_a_busy_engine_takes_more()
     assert cost is not None
     assert cost.held_s(1000 * BYTES) == pytest.approx(0.005, rel=1e-3)
     assert cost.waits_s(1000 * BYTES) == pytest.approx(0.007, rel=1e-3)
+
+
+def test_a_pair_has_its_own_calibration() -> None:
+    """Layouts of one engine and of two are played with what each was measured to take."""
+    measured = profile(calibration_apart=Calibration(first=2.0, step=1.5))
+    hardware = [find_hardware("H100")]
+    shape = shape_from_config(QWEN3_8B)
+    traffic = made_up(prompt_tokens=500, output_tokens=100, rate_rps=1.0)
+    kind, _ = measured_kind(measured, hardware, shape, traffic)
+    assert kind.apart().costs.decode_base_s(1) == pytest.approx(1.5 * kind.costs.decode_base_s(1))
+    assert kind.apart().costs.pair_s == pytest.approx(2.0 * kind.costs.pair_s)
 
 
 def test_coefficients_are_never_negative() -> None:

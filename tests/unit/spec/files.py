@@ -14,6 +14,9 @@ from baton.spec.machine import Machine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+KEYS = {"BATON_API_KEYS": "ann:key", "PROVIDER_KEY": "key"}
+"""What `BASE` wants of the environment in which it would run."""
+
 BASE = """\
 applications:
 - name: qwen

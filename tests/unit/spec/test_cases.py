@@ -12,6 +12,7 @@ from baton.spec.view import AppView
 from tests.unit.spec.files import (
     BASE,
     GPU_BOX,
+    KEYS,
     LAPTOP,
     both,
     line_of,
@@ -23,6 +24,12 @@ from tests.unit.spec.files import (
 
 if TYPE_CHECKING:
     from baton.spec.faults import Fault
+
+
+@pytest.fixture(autouse=True)
+def keys_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
 
 
 def only_error(text: str, **more: Any) -> Fault:

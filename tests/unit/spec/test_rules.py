@@ -371,6 +371,28 @@ def test_a_file_of_keys_that_is_here_and_holds_is_nothing_to_speak_of(tmp_path: 
     assert "sesame" not in str(finding)
 
 
+@pytest.mark.parametrize(
+    ("settings", "good"),
+    [
+        ({"auth": {"api_keys_env": "KEYS_OF_A_TEST"}}, "ann:open sesame"),
+        ({"overflow": {"base_url": "https://x.io/v1", "api_key_env": "KEYS_OF_A_TEST"}}, "sesame"),
+    ],
+    ids=["callers", "provider"],
+)
+def test_a_variable_of_keys_is_looked_for_where_the_file_would_run(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], good: str
+) -> None:
+    """A warning: it may be set only where the gateways run. Nothing is said of another machine."""
+    there = Case("BTN-199", {"baton": settings}, machine=GPU_BOX)
+    monkeypatch.setenv("KEYS_OF_A_TEST", " ")
+    (severity,) = found_by(there, view(there, there.wrong, right=False))
+    assert severity == "warning"
+    elsewhere = Case("BTN-199", {"baton": settings})
+    assert found_by(elsewhere, view(elsewhere, elsewhere.wrong, right=False)) == []
+    monkeypatch.setenv("KEYS_OF_A_TEST", good)
+    assert found_by(there, view(there, there.wrong, right=False)) == []
+
+
 def test_every_rule_has_a_case_here() -> None:
     """A rule without a test of its border is a rule that may refuse too much."""
     untested = set(RULES) - {case.rule for case in CASES} - {"BTN-169"}

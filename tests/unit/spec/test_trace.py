@@ -83,6 +83,32 @@ def test_a_wrong_row_is_refused_with_its_line(
     assert refused.value.place == f"{tmp_path / 'trace'}:{line}"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["no mark", "mark"])
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["", OWN.strip(), "0,1,2", "1,3,4"], [3, 4]),
+        (["  ", "\t", OWN.strip(), "", "0,1,2", " ", "1,3,4", "", "  "], [5, 7]),
+        (["", mooncake().strip(), " ", mooncake().strip(), "", "\t"], [2, 4]),
+    ],
+    ids=["a blank first line", "csv among blanks", "json among blanks"],
+)
+def test_blank_lines_are_passed_over_and_counted(
+    tmp_path: Path, lines: list[str], expected: list[int], mark: str, end: str
+) -> None:
+    """In front, between rows and behind; of spaces, too. The rows keep the file's numbers."""
+    assert [row.line for row in rows(tmp_path, mark + end.join(lines) + end)] == expected
+
+
+def test_a_wrong_row_behind_blank_lines_is_named_where_it_stands(tmp_path: Path) -> None:
+    """The head as well."""
+    for text, line in (("\n\nwhen,what\n", 3), (f"\n{OWN}\n0,{'9' * 200_000},1\n", 4)):
+        with pytest.raises(TraceRefused) as refused:
+            rows(tmp_path, text)
+        assert refused.value.place == f"{tmp_path / 'trace'}:{line}"
+
+
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """Nothing in it, no text, no file."""
     for text, fact in ((b"", "empty"), (b"\n\n", "empty"), (b'{"timestamp": \xff}\n', "UTF-8")):

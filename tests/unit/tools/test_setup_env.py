@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     spec.loader.exec_module(module)
     (tmp_path / "requirements").mkdir()
     for name in (module.TORCH, *module.PACKAGES):
@@ -107,6 +109,19 @@ def test_a_broken_connection_is_the_reason_not_pips_conclusion(setup: Any) -> No
     said = ["WARNING: Retrying after connection broken by 'no route'", NOT_THERE]
     with pytest.raises(setup.SetupError, match="no route"):
         setup.pip_failed(said, "x")
+
+
+def test_it_runs_on_a_bare_python(setup: Any) -> None:
+    """Alone in its folder, without site-packages, PYTHONPATH or the folder of the script."""
+    (setup.ROOT / "tools").mkdir()
+    for name in ("setup_env.py", "fit_machine.py"):
+        shutil.copy(ROOT / "tools" / name, setup.ROOT / "tools")
+    finish(setup)
+    script = str(setup.ROOT / "tools" / "setup_env.py")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_finished_environment_is_left_alone(setup: Any) -> None:

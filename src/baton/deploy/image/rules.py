@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from baton.deploy.image.copy_rules import judge_copies
 from baton.deploy.image.findings import Finding, fail, passed, unknown, warn
-from baton.spec.matched import MATCHED
+from baton.spec.matched import MATCHED, differs, misfits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,11 +87,6 @@ def as_data(facts: ImageFacts, findings: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _differs(found: str, wanted: str) -> bool:
-    # A local build tag (`2.13.0+cu130`) is compared only where the pin has one.
-    return found != wanted and found.partition("+")[0] != wanted
-
-
 @_rule("IMG-101", "packages that are not what the pins say")
 def _pins(facts: ImageFacts) -> Iterator[Finding]:
     """What runs together is what was pinned together: every package, at its exact version.
@@ -116,7 +111,7 @@ def _pins(facts: ImageFacts) -> Iterator[Finding]:
         found = facts.versions.get(name)
         if found is None and not in_image:
             continue
-        if found is None or _differs(found, wanted):
+        if found is None or differs(found, wanted):
             wrong += 1
             fact = f"{name} is {found or 'missing'} and the pin is {wanted}"
             yield fail(fact, where, REBUILD)
@@ -138,15 +133,13 @@ def _matched(facts: ImageFacts) -> Iterator[Finding]:
     another vLLM fails its first handshake with the others.
     """
     wrong = False
-    for name, wanted in MATCHED.items():
-        found = facts.versions.get(name) or facts.versions.get(f"{name}-cpu")
-        if found is None or _differs(found, wanted):
-            wrong = True
-            yield fail(
-                f"{name} is {found or 'missing'} and the plan is for {wanted}",
-                facts.image or "this environment",
-                f"take an image with {name} {wanted}, or the Baton that goes with {found or 'it'}",
-            )
+    for name, found, wanted in misfits(facts.versions):
+        wrong = True
+        yield fail(
+            f"{name} is {found or 'missing'} and the plan is for {wanted}",
+            facts.image or "this environment",
+            f"take an image with {name} {wanted}, or the Baton that goes with {found or 'it'}",
+        )
     if not wrong:
         yield passed(", ".join(f"{name} {version}" for name, version in MATCHED.items()))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from baton.errors import ConfigRefused
 from baton.spec.faults import shown
-from baton.spec.key_file import keys_in_file
+from baton.spec.key_file import keys_in_file, keys_in_text
 from baton.spec.provider_url import sends_key_in_clear, url_fault
 from baton.spec.rules.connector import NIXL_BACKENDS
 from baton.spec.rules.registry import Finding, rule
@@ -14,6 +15,7 @@ from baton.spec.rules.registry import Finding, rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton.spec.faults import Path
     from baton.spec.view import AppView
 
 
@@ -181,24 +183,49 @@ def block_without_baton(app: AppView) -> Iterator[Finding]:
         )
 
 
-@rule("BTN-199", "warning", "a file of keys that this machine does not have, or that does not hold")
-def keys_file(app: AppView) -> Iterator[Finding]:
-    """Gateways read `auth.api_keys_file` where they run, and none starts without it.
+@rule("BTN-199", "warning", "keys that this machine does not have, or that do not hold")
+def keys_here(app: AppView) -> Iterator[Finding]:
+    """Gateways read their keys where they run, and none starts without them.
 
-    It may be on their machines only (a mounted secret), so this is no error.
+    `auth.api_keys_file` may be on their machines only (a mounted secret), and the variables that
+    `auth.api_keys_env` and `overflow.api_key_env` name may be set only there, so this is no error.
+    `baton up` refuses to start without what is missing here. `--target cluster` leaves variables
+    out.
 
-    Source: `baton.spec.key_file`, which the gateway itself reads it with.
+    Source: `baton.spec.key_file`, which the gateway itself reads them with, and
+    `baton.deploy.exposure`.
     """
-    path = app.baton.auth.keys_path
-    if path is None or not path.is_absolute():
-        return  # a relative one is BTN-193's
-    try:
-        keys_in_file(path)
-    except ConfigRefused as exc:
-        yield Finding(
-            (*app.baton_path, "auth", "api_keys_file"),
-            f"{path}, read here: {exc.fact}",
-            found=app.baton.auth.api_keys_file,
-            at_value=True,
-            cure="check the path, or take care that every gateway's machine has the file",
-        )
+    auth, overflow = app.baton.auth, app.baton.overflow
+    path = auth.keys_path
+    if path is not None and path.is_absolute():  # a relative one is BTN-193's
+        try:
+            keys_in_file(path)
+        except ConfigRefused as exc:
+            yield Finding(
+                (*app.baton_path, "auth", "api_keys_file"),
+                f"{path}, read here: {exc.fact}",
+                found=auth.api_keys_file,
+                at_value=True,
+                cure="check the path, or take care that every gateway's machine has the file",
+            )
+    if app.machine is None:
+        return
+    if auth.api_keys_env is not None:
+        try:
+            keys_in_text(os.environ.get(auth.api_keys_env, ""), auth.api_keys_env)
+        except ConfigRefused as exc:
+            yield _not_here(app, ("auth", "api_keys_env"), auth.api_keys_env, exc.fact)
+    name = None if overflow is None else overflow.api_key_env
+    if name is not None and not os.environ.get(name, "").strip():
+        fact = f"overflow.api_key_env names {name}, which is unset or empty"
+        yield _not_here(app, ("overflow", "api_key_env"), name, fact)
+
+
+def _not_here(app: AppView, where: Path, name: str, fact: str) -> Finding:
+    return Finding(
+        (*app.baton_path, *where),
+        f"{fact} here",
+        found=name,
+        at_value=True,
+        cure=f"set {name} before `baton up`, or take care that every gateway has it",
+    )

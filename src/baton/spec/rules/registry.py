@@ -23,6 +23,7 @@ _MODULES = (
     "parallel",
     "environment",
     "serving",
+    "bundles",
     "scaling",
     "lora",
     "resources",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from baton.spec.matched import MATCHED
+from baton.spec.matched import MATCHED, misfits
 
 if TYPE_CHECKING:
     from baton.deploy.eks.live.commands import Done
@@ -40,9 +40,8 @@ def read_versions(done: Done) -> dict[str, str] | None:
 
 def mismatch(versions: dict[str, str]) -> str:
     """Why this image is not the plan's; empty when it is."""
-    wrong = []
-    for name, wanted in PLANNED.items():
-        found = versions.get(name) or versions.get(f"{name}-cpu")
-        if found is None or found.partition("+")[0] != wanted:
-            wrong.append(f"{name} {found or 'missing'}, and the plan is for {wanted}")
+    wrong = [
+        f"{name} {found or 'missing'}, and the plan is for {wanted}"
+        for name, found, wanted in misfits(versions, PLANNED)
+    ]
     return f"the image has {'; '.join(wrong)}: {CURE}" if wrong else ""
