@@ -14,6 +14,10 @@ sent late (`sent_late_ms_p99`) the machine stood still, real-time priority or no
     python bench/plan_validate.py --rounds 3 --json bench/results/plan_real.json
     python bench/plan_validate.py --url http://127.0.0.1:8000 --load 300:24:2 --load 800:16:1
     python bench/plan_validate.py --table bench/results/plan_real.json
+    python bench/plan_validate.py --replay bench/results/plan_h200.json
+
+A file keeps its profile and the requests of its first round, so that a simulator that has changed
+can be set beside the same measurements (`--replay`, and tests/unit/plan/test_recorded.py).
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from plan_load import Sent, Speed, hurry, probers, run_load, speed
 from baton.observe.percentile import percentile
 from baton.plan.calibrate import played
 from baton.plan.measure import Grid, measure
+from baton.plan.profile_file import Profile
 from baton.plan.simulator import Request
 from baton.plan.traffic import made_up
 
@@ -47,7 +52,6 @@ if str(ROOT) not in sys.path:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from baton.plan.profile_file import Profile
 
 MAX_SEQS, BUDGET = 64, 2048
 LENGTHS, BATCHES = (64, 256, 512, 1024), (1, 2, 4, 8, 16)
@@ -177,6 +181,7 @@ def validate(urls: Sequence[str], profile: Profile, asked: Asked) -> dict[str, A
         for number, load in enumerate(loads)
     }
     seen: dict[str, list[dict[str, Any]]] = {load: [] for load in loads}
+    first: dict[str, list[str]] = {}
     for turn in range(asked.rounds):
         for number, (load, those) in enumerate(requests.items()):
             sent = asyncio.run(run_load(urls, model, those))
@@ -195,12 +200,47 @@ def validate(urls: Sequence[str], profile: Profile, asked: Asked) -> dict[str, A
             (asked.raw / f"{name}_{number}_{turn}.json").write_text(
                 json.dumps({"load": load, "row": row, "requests": record}), encoding="utf-8"
             )
+            if not turn:
+                first[load] = [line_of(r, s) for r, s in zip(those, sent, strict=True)]
     rows = []
     for load, rounds in seen.items():
-        said = figures_of(played(profile, requests[load], apart=apart, max_seqs=MAX_SEQS))
+        said = predicted(profile, requests[load], apart=apart)
         cells = compared([one.pop("figures") for one in rounds], said)
-        rows.append({"load": load, "requests": len(requests[load]), **cells, "rounds": rounds})
+        rows.append({"load": load, "requests": len(requests[load]), **cells, "rounds": rounds,
+                     "first_round": first[load]})  # fmt: skip
     return {"speed": asdict(then), "rows": rows}
+
+
+def predicted(profile: Profile, requests: Sequence[Request], *, apart: bool) -> dict[str, float]:
+    """What the simulator says of them."""
+    return figures_of(played(profile, requests, apart=apart, max_seqs=MAX_SEQS))
+
+
+def line_of(request: Request, sent: Sent) -> str:
+    """When it was to be sent, how late it was, tokens in and out, first and last token: seconds."""
+    return (f"{request.arrival_s:.6f} {sent.late_s:.6f} {sent.prompt_tokens} {sent.output_tokens} "
+            f"{sent.times_s[0]:.6f} {sent.times_s[-1]:.6f}")  # fmt: skip
+
+
+def request_of(line: str) -> Request:
+    """The request of such a line."""
+    arrival_s, _, prompt, output, *_ = line.split()
+    return Request(float(arrival_s), int(prompt), int(output))
+
+
+def replayed(figures: dict[str, Any]) -> dict[str, Any]:
+    """A file's measurements, with what the simulator says today."""
+    profile = Profile.model_validate(figures["profile"])
+    for name, setup in figures["setups"].items():
+        for row in setup["rows"]:
+            requests = [request_of(line) for line in row["first_round"]]
+            said = predicted(profile, requests, apart=name == "pd")
+            rounds = [
+                {cell: row[cell]["rounds_ms"][number] for cell in CELLS}
+                for number in range(len(row["rounds"]))
+            ]
+            row.update(compared(rounds, said))
+    return {**figures, "counted": counted(figures["setups"])}
 
 
 def say(line: str) -> None:
@@ -284,6 +324,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--gpu", help="What the engines run on.")
     parser.add_argument("--raw", type=Path, help="Folder for each request's times.")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--replay", type=Path, help="Predict the loads of this file anew.")
     parser.add_argument("--table", type=Path, help="Print the table of this file, and no more.")
     return parser
 
@@ -294,9 +335,14 @@ def main() -> None:
     if given.table:
         print(table(json.loads(given.table.read_text(encoding="utf-8"))))
         return
+    if given.replay:
+        figures = replayed(json.loads(given.replay.read_text(encoding="utf-8")))
+        write(figures, given.json)
+        print(table(figures), file=sys.stderr)
+        return
     grid = Grid(lengths=tuple(given.lengths), decode_batches=tuple(given.batches),
                 rounds=given.profile_rounds)  # fmt: skip
-    figures: dict[str, Any] = {"cores": os.cpu_count()}
+    figures = {"cores": os.cpu_count()}
     setups: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         raw = given.raw or Path(stack.enter_context(tempfile.TemporaryDirectory()))

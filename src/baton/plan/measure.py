@@ -74,6 +74,8 @@ class Grid:
     """How long an engine is left alone before it is asked how soon it wakes."""
     traffic_s: float = 20.0
     """How long requests come as traffic does, to calibrate with: quiet, and again busy. 0: not."""
+    answers: tuple[int, int] = (24, 80)
+    """So many at least and at most, of each kind of traffic."""
     longest: int | None = None
 
     def lengths_for(self, max_model_len: int | None) -> list[int]:
@@ -182,7 +184,8 @@ async def _in_traffic(
     seen = []
     for number, under_way in enumerate((QUIET, BUSY)):
         rate = min(under_way / lone_s, READING / first_s)
-        requests = sample((shortest, longest), rate, seconds=grid.traffic_s, seed=number)
+        count = min(max(round(rate * grid.traffic_s), grid.answers[0]), grid.answers[1])
+        requests = sample((shortest, longest), rate, count, seed=number)
         seen.append(Seen.of(requests, await send(engines, requests)))
     profile = calibrated(profile, *seen, apart=apart)
     found = profile.calibration_apart if apart else profile.calibration

@@ -28,8 +28,6 @@ READING = 0.5
 """Share of the time that prompts may be read at most: beyond, queues hide what a step takes."""
 ANSWER = 32
 """Tokens of an answer, on average."""
-LEAST, MOST = 24, 80
-"""Answers of a sample."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,13 @@ async def send(engines: Sequence[Prober], requests: Sequence[Request]) -> list[S
     ]  # fmt: skip
 
 
-def sample(
-    lengths: tuple[int, int], rate_rps: float, *, seconds: float, seed: int
-) -> list[Request]:
+def sample(lengths: tuple[int, int], rate_rps: float, count: int, *, seed: int) -> list[Request]:
     """Poisson arrivals of prompts between two lengths, evenly by their logarithm.
 
-    As many as come in so many seconds, within `LEAST` and `MOST`; the same for the same seed.
+    The same for the same seed.
     """
     shortest, longest = map(math.log, lengths)
     chance = random.Random(seed)  # noqa: S311 - a made-up load
-    count = min(max(round(rate_rps * seconds), LEAST), MOST)
     gaps = [chance.expovariate(rate_rps) for _ in range(count)]
     return [
         Request(

@@ -9,8 +9,8 @@ from baton.plan.measure_traffic import sample
 from baton.plan.profile_file import Calibration, Profile, WakePoint
 from tests.unit.plan.test_profile_file import profile
 
-QUIET = sample((128, 4096), 2.0, seconds=20.0, seed=1)
-BUSY = sample((128, 4096), 12.0, seconds=20.0, seed=2)
+QUIET = sample((128, 4096), 2.0, 40, seed=1)
+BUSY = sample((128, 4096), 12.0, 80, seed=2)
 
 
 def waking(**more: float) -> Profile:

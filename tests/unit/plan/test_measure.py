@@ -14,7 +14,8 @@ GRID = Grid(
     decode_batches=(1, 2),
     rounds=1,
     pauses_s=(0.01,),
-    traffic_s=0.2,
+    traffic_s=0.1,
+    answers=(6, 6),
 )
 
 
@@ -45,7 +46,7 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
     assert [p.pause_s for p in found.wake] == [0.01]
     assert found.beside.samples > 0
     assert [p.tokens for p in found.mixed] == [64, 256, 394]
-    assert found.calibration.answers == found.calibration_apart.answers == 48
+    assert found.calibration.answers == found.calibration_apart.answers == 12
     assert len(said) == 17
     found.step_costs()
 

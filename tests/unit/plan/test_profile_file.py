@@ -180,7 +180,7 @@ def test_a_pair_has_its_own_calibration() -> None:
     """Layouts of one engine and of two are played with what each was measured to take."""
     measured = profile(calibration_apart=Calibration(first=2.0, step=1.5))
     hardware = [find_hardware("H100")]
-    shape = shape_from_config(QWEN3_8B)
+    shape = shape_from_config(QWEN3_8B, "m")
     traffic = made_up(prompt_tokens=500, output_tokens=100, rate_rps=1.0)
     kind, _ = measured_kind(measured, hardware, shape, traffic)
     assert kind.apart().costs.decode_base_s(1) == pytest.approx(1.5 * kind.costs.decode_base_s(1))
