@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,10 +32,27 @@ def _rank(path: Path) -> int:
     return next((i for i, name in enumerate(_ORDER) if name in path.parts), len(_ORDER))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--lane",
+        choices=("engines", "simulated"),
+        help="only tests that start real engines, or all others: tools/test_lanes.py runs both",
+    )
+
+
 # Last of all: pytest-randomly shuffles in the same hook, and within a folder that order stays.
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
+    if (lane := config.getoption("--lane")) is not None:
+        wanted = lane == "engines"
+        ours = [item for item in items if _starts_engines(item) == wanted]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(ours)])
+        items[:] = ours
+
+
+def _starts_engines(item: pytest.Item) -> bool:
+    return item.get_closest_marker("real_engine") is not None
 
 
 @pytest.fixture(autouse=True)
@@ -87,5 +103,10 @@ def real_pair(
 
 
 def pytest_sessionstart() -> None:
-    """Let SIGTERM (a CI time limit) unwind the fixtures, so that no engine is left behind."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Let SIGTERM (a CI time limit) unwind the fixtures, so that no engine is left behind.
+
+    A SystemExit would only fail the test that runs, and the next would begin.
+    """
+    signal.signal(
+        signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM)
+    )

@@ -11,9 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -25,6 +23,7 @@ from baton.drill.scenarios import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from baton.drill.stage import Result
 
@@ -33,9 +32,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOSSES = ("errors", "broken_streams", "mismatched_answers", "kv_blocks_left")
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
+def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A drill that makes its own folder below this one."""
     return subprocess.Popen(
         [sys.executable, "-m", "baton.cli", "drill", "--engines", "simulated", *arguments],
+        env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -49,19 +50,19 @@ def _listen_to_ctrl_c() -> None:
 
 
 @contextlib.contextmanager
-def _nothing_left() -> Iterator[None]:
-    """No process of the drill's and no folder, however it ended."""
-    before = set(Path(tempfile.gettempdir()).glob("baton-drill-*"))
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """No folder of the drill's, however it ended."""
     yield
-    assert set(Path(tempfile.gettempdir()).glob("baton-drill-*")) <= before
+    assert list(folder.glob("baton-drill-*")) == []
 
 
 @pytest.fixture(scope="module")
 def drill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Everything, once."""
     file = tmp_path_factory.mktemp("drill") / "drill.json"
-    process = _start("--json", str(file))
-    with _nothing_left():
+    folder = tmp_path_factory.mktemp("temporary")
+    process = _start(folder, "--json", str(file))
+    with _nothing_left(folder):
         children = _watch_children(process)
         out, err = process.communicate()
     left = [child for child in children if child.is_running()]
@@ -159,9 +160,11 @@ async def test_answers_from_somebody_elses_kv_are_seen_as_mismatched() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_drill_that_is_ended_in_the_middle_leaves_no_process(number: signal.Signals) -> None:
+def test_a_drill_that_is_ended_in_the_middle_leaves_no_process(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     """Ctrl-C, a CI time limit, and even a kill that nobody can catch."""
-    process = _start("--scenario", "calm")
+    process = _start(tmp_path, "--scenario", "calm")
     children = _watch_children(process)
     assert len(children) >= 5
     time.sleep(0.5)
