@@ -11,7 +11,14 @@ import pytest
 from hypothesis import settings
 
 from tests.collector import running_collector
-from tests.real_engines import CACHED, TOOLS, RealPair, start_pair, vllm_is_installed
+from tests.real_engines import (
+    CACHED,
+    PAIR_LEASE_S,
+    TOOLS,
+    RealPair,
+    start_pair,
+    vllm_is_installed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +35,13 @@ settings.load_profile("baton")
 _ORDER = ("unit", "contract", "integration", "e2e", "image")
 
 
-def _rank(path: Path) -> int:
-    return next((i for i, name in enumerate(_ORDER) if name in path.parts), len(_ORDER))
+# The first leaves its engines to the second (tests/e2e/conftest.py): none may come between them.
+_FIRST = ("test_first_day.py", "test_drill_real.py")
+
+
+def _rank(path: Path) -> tuple[int, int]:
+    folder = next((i for i, name in enumerate(_ORDER) if name in path.parts), len(_ORDER))
+    return folder, _FIRST.index(path.name) if path.name in _FIRST else len(_FIRST)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,7 +109,9 @@ def real_pair(
     """
     traced = ("--otlp-traces-endpoint", f"{engine_spans.url}/v1/traces")
     with start_pair(
-        tmp_path_factory.mktemp("real-pair"), extra_args=(*TOOLS, *CACHED, *traced)
+        tmp_path_factory.mktemp("real-pair"),
+        extra_args=(*TOOLS, *CACHED, *traced),
+        kv_lease_s=PAIR_LEASE_S,
     ) as pair:
         yield pair
 

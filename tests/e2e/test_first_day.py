@@ -11,15 +11,15 @@ import pytest
 
 from baton.demo.tiny_model import EOS_ID
 from tests.integration.gateway_process import running_gateway
-from tests.real_engines import TOOLS, start_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.e2e.conftest import ThinkingEngines
+
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 FILE = Path(__file__).parents[2] / "examples" / "06-first-day" / "first_day.py"
-PARSERS = (*TOOLS, "--reasoning-parser", "deepseek_v3")
 # Left to itself the tiny model fills a shape with white space and never ends it.
 ENDS = {"logit_bias": {**{str(ord(sign)): -100 for sign in " \t\r\n"}, str(EOS_ID): 100}}
 PD = {"x-baton-disaggregate": "always"}
@@ -38,13 +38,11 @@ def example() -> Any:
 
 
 @pytest.fixture(scope="module")
-def client(
-    real_engines_wanted: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[openai.OpenAI]:
-    folder = tmp_path_factory.mktemp("first-day")
+def client(thinking_engines: ThinkingEngines) -> Iterator[openai.OpenAI]:
+    prefill, decode, *_ = thinking_engines.running()
+    log = thinking_engines.folder / "first-day.log"
     with (
-        start_pair(folder, extra_args=PARSERS) as pair,
-        running_gateway([pair.prefill_url], [pair.decode_url], folder / "gateway.log") as url,
+        running_gateway([prefill.url], [decode.url], log) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
         yield client
