@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from baton.demo.tiny_model import EOS_ID
-from tests.integration.gateway_process import running_gateway
+from tests.integration.gateway_process import config_file, running_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,10 @@ def example() -> Any:
 @pytest.fixture(scope="module")
 def client(thinking_engines: ThinkingEngines) -> Iterator[openai.OpenAI]:
     prefill, decode, *_ = thinking_engines.running()
-    log = thinking_engines.folder / "first-day.log"
+    folder = thinking_engines.folder
+    config = config_file(folder / "gateway.yaml", kv_lease_s=thinking_engines.kv_lease_s)
     with (
-        running_gateway([prefill.url], [decode.url], log) as url,
+        running_gateway([prefill.url], [decode.url], folder / "gateway.log", config) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
         yield client
