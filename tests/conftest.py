@@ -47,8 +47,8 @@ def _rank(path: Path) -> tuple[int, int]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--lane",
-        choices=("engines", "simulated"),
-        help="only tests that start real engines, or all others: tools/test_lanes.py runs both",
+        choices=("engines", "others"),
+        help="only the tests of one lane: tools/test_lanes.py runs both, side by side",
     )
 
 
@@ -57,14 +57,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
     if (lane := config.getoption("--lane")) is not None:
-        wanted = lane == "engines"
-        ours = [item for item in items if _starts_engines(item) == wanted]
+        ours = [item for item in items if _lane(item) == lane]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(ours)])
         items[:] = ours
 
 
-def _starts_engines(item: pytest.Item) -> bool:
-    return item.get_closest_marker("real_engine") is not None
+def _lane(item: pytest.Item) -> str:
+    """Real engines in one, so that few run at once, and drills and simulated pools in the other.
+
+    That one has time for a Ray cluster with engines as well, while the first has none.
+    """
+    real = item.get_closest_marker("real_engine") is not None
+    return "engines" if real and item.path.name != "test_foreign_ray.py" else "others"
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 Tests on real engines wait for much of their time, for leases, gauges and imports on one core, and
 so do drills and pools of simulated engines: one after the other they leave a third of two cores
-idle. The lanes are those of `--lane` (tests/conftest.py): all that start real engines in one, so
-that never more of those run than one test wants; everything else in the other. Ray is started by
-end-to-end tests only, and the lanes come to them at different times.
+idle. The lanes are those of `--lane` (tests/conftest.py): nearly all that start real engines in one, so
+that few of those run at once; everything else in the other. Clusters of Ray are started by
+end-to-end tests, and the lanes come to these at different times.
 
     python tools/test_lanes.py [PYTEST ARGUMENTS]
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("tests/contract", "tests/integration")
 WHOLE = ("tests/e2e",)
 # A run for each part: the shared pair of engines ends with the first, and its memory is free.
-LANES = {"engines": (SMALL, WHOLE), "simulated": (WHOLE, SMALL)}
+LANES = {"engines": (SMALL, WHOLE), "others": (WHOLE, SMALL)}
 SHOWN = ("--durations=25", "--durations-min=1")
 NO_TESTS = 5
 """What pytest says where PYTEST ARGUMENTS leave a run without tests."""

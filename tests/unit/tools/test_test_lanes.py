@@ -46,7 +46,7 @@ def test_other(engine, request):
 """
 PROGRAM = (
     "import pathlib, sys; from tools.test_lanes import run; "
-    "sys.exit(run({'engines': (('one',), ('two',)), 'simulated': (('one',),)}, sys.argv[2:], "
+    "sys.exit(run({'engines': (('one',), ('two',)), 'others': (('one',),)}, sys.argv[2:], "
     "pathlib.Path(sys.argv[1])))"
 )
 
@@ -109,6 +109,6 @@ def test_sigterm_ends_both_lanes_and_their_fixtures(toy: Path) -> None:
     process.send_signal(signal.SIGTERM)
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, told
-    assert sorted(path.name for path in toy.glob("*.ended")) == ["engines.ended", "simulated.ended"]
+    assert sorted(path.name for path in toy.glob("*.ended")) == ["engines.ended", "others.ended"]
     assert "test_real_too" not in (toy / "one/ran").read_text().splitlines()
     assert not (toy / "two/ran").exists()
