@@ -43,6 +43,8 @@ test-programs: env ## Get what some tests use and pip has not: Chromium, npm, pr
 test: test-programs $(CLIENTS)/.complete ## Run every test: unit first, then contract, integration and end to end
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(PYTEST_ARGS)
 	@$(BIN)/python tools/test_lanes.py $(PYTEST_ARGS)
+	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
+	@$(BIN)/python -m pytest tests/e2e --durations=25 $(PYTEST_ARGS)
 	@echo 'tests/image was left out: it builds a 3 GB container image as root (make test-image)'
 
 .PHONY: unit

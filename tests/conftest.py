@@ -63,12 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _lane(item: pytest.Item) -> str:
-    """Real engines in one, so that few run at once, and drills and simulated pools in the other.
-
-    That one has time for a Ray cluster with engines as well, while the first has none.
-    """
-    real = item.get_closest_marker("real_engine") is not None
-    return "engines" if real and item.path.name != "test_foreign_ray.py" else "others"
+    return "engines" if item.get_closest_marker("real_engine") is not None else "others"
 
 
 @pytest.fixture(autouse=True)

@@ -94,6 +94,12 @@ def _answers(base: str, baton: Baton) -> httpx.Response | None:
     return answer if answer.status_code == httpx.codes.OK else None
 
 
+def _answers_by_both(base: str, baton: Baton) -> httpx.Response | None:
+    """Decode alone answers, too, while prefill is still starting: `serve run` waits for no one."""
+    answer = _answers(base, baton)
+    return answer if answer is not None and answer.headers["x-baton-route"] == "pd" else None
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
@@ -117,7 +123,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
             )  # fmt: skip
         try:
-            seen.by_serve_run = wait_for("an answer", lambda: _answers(base, baton), seconds=400)
+            seen.by_serve_run = wait_for(
+                "an answer of both phases", lambda: _answers_by_both(base, baton), seconds=400
+            )
         finally:
             run.send_signal(signal.SIGINT)
             run.wait(timeout=300)

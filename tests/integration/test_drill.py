@@ -32,9 +32,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOSSES = ("errors", "broken_streams", "mismatched_answers", "kv_blocks_left")
 
 
-def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A drill that makes its own folder below this one."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def _started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A drill that makes its own folder below this one; ended with the block, however that ends."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "baton.cli", "drill", "--engines", "simulated", *arguments],
         env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
@@ -43,6 +44,12 @@ def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         # A run in the background of a shell ignores Ctrl-C, and so would its children.
         preexec_fn=_listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=60)
 
 
 def _listen_to_ctrl_c() -> None:
@@ -61,8 +68,7 @@ def drill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Everything, once."""
     file = tmp_path_factory.mktemp("drill") / "drill.json"
     folder = tmp_path_factory.mktemp("temporary")
-    process = _start(folder, "--json", str(file))
-    with _nothing_left(folder):
+    with _nothing_left(folder), _started(folder, "--json", str(file)) as process:
         children = _watch_children(process)
         out, err = process.communicate()
     left = [child for child in children if child.is_running()]
@@ -164,12 +170,12 @@ def test_a_drill_that_is_ended_in_the_middle_leaves_no_process(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     """Ctrl-C, a CI time limit, and even a kill that nobody can catch."""
-    process = _start(tmp_path, "--scenario", "calm")
-    children = _watch_children(process)
-    assert len(children) >= 5
-    time.sleep(0.5)
-    os.kill(process.pid, number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == (-number if number == signal.SIGKILL else 130), err
-    _, left = psutil.wait_procs(children, timeout=20)
-    assert left == []
+    with _started(tmp_path, "--scenario", "calm") as process:
+        children = _watch_children(process)
+        assert len(children) >= 5
+        time.sleep(0.5)
+        os.kill(process.pid, number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == (-number if number == signal.SIGKILL else 130), err
+        _, left = psutil.wait_procs(children, timeout=20)
+        assert left == []
