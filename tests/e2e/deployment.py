@@ -123,13 +123,15 @@ class Baton:
         )
 
     def run(self, *arguments: str, timeout_s: float = 400.0) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
+        """Run the command to its end; Ctrl-C when its time is over, or the test run is ended."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as exc:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
+            if not isinstance(exc, subprocess.TimeoutExpired):
+                raise
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def status(self) -> list[dict[str, Any]]:

@@ -72,7 +72,11 @@ class Ray:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait_for("Ray", lambda: "Ray runtime started" in self.log.read_text(), seconds=120)
+        try:
+            wait_for("Ray", lambda: "Ray runtime started" in self.log.read_text(), seconds=120)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def address(self) -> str:
