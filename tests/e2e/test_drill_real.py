@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from pathlib import Path
@@ -22,18 +21,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 
 STREAMS = 50
-# Callers hang up in the middle of answers of any length. Fifty streams are open at once, on engines
-# that answer this fast, only where they are long.
-SHORT = Options(cases=24, prompt_words=(20, 40), tokens=(60, 120))
-LONG = Options(streams=STREAMS, spare=1.0, cases=24, prompt_words=(20, 40), tokens=(350, 500))
 # In this order: nothing is started again, and after the last kill one decode engine is alone.
-PLAYED = {
-    "hang-ups": SHORT,
-    "calm": LONG,
-    "kill-decode-core": LONG,
-    "kill-decode": LONG,
-    "kill-prefill": LONG,
-}
+PLAYED = ("calm", "hang-ups", "kill-decode-core", "kill-decode", "kill-prefill")
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +30,15 @@ def results(thinking_engines: ThinkingEngines) -> dict[str, Result]:
     """One drill; the scenarios as they went. `BATON_DRILL_JSON` names a file for the table."""
     import asyncio
 
+    options = Options(
+        streams=STREAMS, spare=1.0, cases=24, prompt_words=(20, 40), tokens=(350, 500)
+    )
     named = {scenario.name: scenario for scenario in ALL}
     engines, lease_s = thinking_engines.running(), thinking_engines.kv_lease_s
 
     async def drill() -> list[Result]:
         async with RealFaults(engines, thinking_engines.folder, kv_lease_s=lease_s) as faults:
-            parts = itertools.groupby(PLAYED, key=lambda name: PLAYED[name])
-            return [
-                result
-                for options, names in parts
-                for result in await run(faults, [named[name] for name in names], options)
-            ]
+            return await run(faults, [named[name] for name in PLAYED], options)
 
     try:
         found = asyncio.run(drill())
