@@ -11,14 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.collector import running_collector
-from tests.real_engines import (
-    CACHED,
-    PAIR_LEASE_S,
-    TOOLS,
-    RealPair,
-    start_pair,
-    vllm_is_installed,
-)
+from tests.real_engines import CACHED, TOOLS, RealPair, start_pair, vllm_is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,9 +101,7 @@ def real_pair(
     """
     traced = ("--otlp-traces-endpoint", f"{engine_spans.url}/v1/traces")
     with start_pair(
-        tmp_path_factory.mktemp("real-pair"),
-        extra_args=(*TOOLS, *CACHED, *traced),
-        kv_lease_s=PAIR_LEASE_S,
+        tmp_path_factory.mktemp("real-pair"), extra_args=(*TOOLS, *CACHED, *traced)
     ) as pair:
         yield pair
 

@@ -32,8 +32,6 @@ MAX_MODEL_LEN = 2048
 BLOCK_SIZE = 128
 """vLLM's block size on the CPU, in tokens."""
 KV_BLOCKS = 256
-PAIR_LEASE_S = 15
-"""Of the shared pair. vLLM's own is 30; one test waits for its end."""
 
 # What two engines on two cores need: thread pools that do not fight each other, a KV cache of one
 # GiB at most, and no look at the network.

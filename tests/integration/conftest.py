@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import openai
 import pytest
 
-from tests.integration.gateway_process import config_file, running_gateway
-from tests.real_engines import PAIR_LEASE_S
+from tests.integration.gateway_process import running_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def gateway(real_pair: RealPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("gateway")
-    config = config_file(folder / "gateway.yaml", kv_lease_s=PAIR_LEASE_S)
-    engines = [real_pair.prefill_url], [real_pair.decode_url]
-    with running_gateway(*engines, folder / "gateway.log", config) as url:
+    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
+    with running_gateway([real_pair.prefill_url], [real_pair.decode_url], log) as url:
         yield url
 
 

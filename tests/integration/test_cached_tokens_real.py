@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.integration.gateway_process import config_file, running_gateway
-from tests.real_engines import BLOCK_SIZE, MODEL_ID, PAIR_LEASE_S
+from tests.integration.gateway_process import running_gateway
+from tests.real_engines import BLOCK_SIZE, MODEL_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,8 +77,8 @@ def _ask(base: str, path: str, body: dict[str, Any], *, stream: bool) -> Any:
 def early_gateway(real_pair: RealPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One whose streams begin with prefill's token."""
     folder: Path = tmp_path_factory.mktemp("early")
-    early = {"mode": "always", "first_token": "early"}
-    config = config_file(folder / "baton.yaml", kv_lease_s=PAIR_LEASE_S, disaggregate=early)
+    config = folder / "baton.yaml"
+    config.write_text("baton:\n  disaggregate: {mode: always, first_token: early}\n")
     with running_gateway(
         [real_pair.prefill_url], [real_pair.decode_url], folder / "log", config
     ) as url:

@@ -10,8 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.gateway_process import config_file, running_gateway
-from tests.real_engines import PAIR_LEASE_S
+from tests.integration.gateway_process import running_gateway
 from tests.unit.observe.test_dashboards import EXPRESSIONS, parsed, selectors
 
 if TYPE_CHECKING:
@@ -77,8 +76,8 @@ def test_vllms_spans_are_children_of_the_gateways_legs(
     real_pair: RealPair, engine_spans: Collector, tmp_path: Path
 ) -> None:
     """One trace from the caller's span down to both engines' own."""
-    traced = {"otlp_endpoint": engine_spans.url}
-    config = config_file(tmp_path / "traced.yaml", kv_lease_s=PAIR_LEASE_S, tracing=traced)
+    config = tmp_path / "traced.yaml"
+    config.write_text(f"baton: {{tracing: {{otlp_endpoint: '{engine_spans.url}'}}}}\n")
     log = tmp_path / "gateway.log"
     with running_gateway([real_pair.prefill_url], [real_pair.decode_url], log, config) as url:
         ask(url, real_pair.model_id, stream=True, traceparent=CALLER)

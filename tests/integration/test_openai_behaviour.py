@@ -19,9 +19,8 @@ import openai
 import pytest
 
 from baton.demo.tiny_model import EOS_ID
-from tests.integration.gateway_process import config_file, running_gateway
+from tests.integration.gateway_process import running_gateway
 from tests.integration.test_gateway_real import metric
-from tests.real_engines import PAIR_LEASE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -454,10 +453,10 @@ def test_beyond_what_is_let_in_the_client_gets_429_at_once(
     real_pair: RealPair, tmp_path: Path
 ) -> None:
     """100 streams at once, 10 at a time and 10 that wait: 20 are served and none hangs."""
-    config = config_file(
-        tmp_path / "gateway.yaml",
-        kv_lease_s=PAIR_LEASE_S,
-        admission={"max_inflight": 10, "max_queue": 10, "queue_timeout_s": 200},
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        "baton:\n  admission: {max_inflight: 10, max_queue: 10, queue_timeout_s: 200}\n",
+        encoding="utf-8",
     )
     engines = [real_pair.prefill_url], [real_pair.decode_url]
     with running_gateway(*engines, tmp_path / "gateway.log", config) as url:
