@@ -40,8 +40,8 @@ def _rank(path: Path) -> tuple[int, int]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--lane",
-        choices=("engines", "others"),
-        help="only the tests of one lane: tools/test_lanes.py runs both, side by side",
+        choices=("engines", "drill", "others"),
+        help="only the tests of one lane: tools/test_lanes.py runs them side by side",
     )
 
 
@@ -56,7 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _lane(item: pytest.Item) -> str:
-    return "engines" if item.get_closest_marker("real_engine") is not None else "others"
+    if item.get_closest_marker("real_engine") is not None:
+        return "engines"
+    return "drill" if item.path.name == "test_drill.py" else "others"
 
 
 @pytest.fixture(autouse=True)

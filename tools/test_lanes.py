@@ -1,16 +1,16 @@
-"""Runs the contract and integration tests in two lanes, side by side.
+"""Runs the contract and integration tests in three lanes, side by side.
 
 Tests on real engines wait for much of their time, for leases, gauges and imports on one core, and
-so do the simulated drill, the console and others: one after the other they leave much of two cores
-idle. The lanes are those of `--lane` (tests/conftest.py): all that start real engines are in one,
-so that few of those run at once; everything else is in the other.
+so does the simulated drill: one after the other they leave much of two cores idle. The lanes are
+those of `--lane` (tests/conftest.py): all that start real engines are in one, so that few of those
+run at once; the drill with simulated engines is in one; everything else is in the third.
 
 End-to-end tests are not run so. Four engines under a drill, or a cluster of Ray that starts, want
 both cores for themselves: side by side they starve each other until gateways see engines as gone.
 
     python tools/test_lanes.py [PYTEST ARGUMENTS]
 
-Each line of output begins with its lane's name. Ctrl-C and SIGTERM reach both lanes, and are
+Each line of output begins with its lane's name. Ctrl-C and SIGTERM reach all lanes, and are
 waited for: their fixtures end the engines and clusters that they started.
 """
 
@@ -24,69 +24,63 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tests/contract", "tests/integration")
-LANES = {"engines": (FOLDERS,), "others": (FOLDERS,)}
+LANES = ("engines", "drill", "others")
 SHOWN = "--durations=25"
 NO_TESTS = 5
-"""What pytest says where PYTEST ARGUMENTS leave a run without tests."""
+"""What pytest says where PYTEST ARGUMENTS leave a lane without tests."""
 PATIENCE_S = 90.0
 """How long fixtures may take to end what they started."""
 _LOOK_S = 0.2
+_LAST_WORDS_S = 10.0
 
 
-@dataclass
 class Lane:
-    """Runs of pytest, one after the other."""
+    """One run of pytest.
 
-    name: str
-    waiting: list[tuple[str, ...]]
-    root: Path
-    running: subprocess.Popen[str] | None = None
-    ended: list[tuple[str, float, int]] = field(default_factory=list)
-    """Folders, seconds, exit status."""
-    _began_s: float = 0.0
-    _folders: str = ""
-    _reader: threading.Thread | None = None
+    Args:
+        name: What `--lane` is told.
+        arguments: Folders, and whatever else pytest is told.
+        root: Where.
+    """
 
-    def go_on(self, arguments: list[str]) -> bool:
-        """Note a run that has ended, start the next; whether the lane has more to do."""
-        if self.running is not None:
-            status = self.running.poll()
-            if status is None:
-                return True
-            if self._reader is not None:
-                self._reader.join(PATIENCE_S)
-            self.ended.append((self._folders, time.monotonic() - self._began_s, status))
-            self.running = None
-        if not self.waiting:
-            return False
-        folders = self.waiting.pop(0)
-        self._folders, self._began_s = " ".join(folders), time.monotonic()
-        self.running = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *folders, "--lane", self.name, SHOWN, *arguments],
-            cwd=self.root,
+    def __init__(self, name: str, arguments: Sequence[str], root: Path) -> None:
+        self.name = name
+        self.seconds: float | None = None
+        self._began_s = time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "--lane", name, SHOWN, *arguments],
+            cwd=root,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
         )
-        assert self.running.stdout is not None  # noqa: S101 - for mypy
-        self._reader = threading.Thread(target=_relay, args=(self.name, self.running.stdout))
+        # A daemon: whatever a test left behind may hold the pipe open.
+        self._reader = threading.Thread(
+            target=_relay, args=(name, self._process.stdout), daemon=True
+        )
         self._reader.start()
-        return True
 
-    def stop(self, number: int) -> None:
-        """Start nothing more, and send what runs a signal."""
-        self.waiting.clear()
-        if self.running is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.running.send_signal(number)
+    def ended(self) -> int | None:
+        """The exit status, once it has one."""
+        status = self._process.poll()
+        if status is not None and self.seconds is None:
+            self._reader.join(_LAST_WORDS_S)
+            self.seconds = time.monotonic() - self._began_s
+        return status
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
 
 
 def _end_with_parent() -> None:
@@ -100,43 +94,37 @@ def _relay(name: str, output: IO[str]) -> None:
         sys.stdout.flush()
 
 
-def run(
-    lanes: dict[str, tuple[tuple[str, ...], ...]], arguments: list[str], root: Path = ROOT
-) -> int:
+def run(names: Sequence[str], arguments: Sequence[str], root: Path = ROOT) -> int:
     """Run all lanes to their end; the first bad exit status, or 128 and the signal's number."""
-    going = [Lane(name, list(parts), root) for name, parts in lanes.items()]
     came: list[int] = []
-
-    def end(number: int, _: object) -> None:
-        came.append(number)
-
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, end)
+        signal.signal(number, lambda number, _: came.append(number))
+    lanes = [Lane(name, arguments, root) for name in names]
     patience_ends_s = 0.0
-    while sum(lane.go_on(arguments) for lane in going):  # of each, not until one says so
+    while None in [lane.ended() for lane in lanes]:
         time.sleep(_LOOK_S)
         if came and not patience_ends_s:
             patience_ends_s = time.monotonic() + PATIENCE_S
-            for lane in going:
-                # From a terminal Ctrl-C has reached them already; a second one would cut fixtures
-                # short. From elsewhere only we have it: SIGTERM ends them in order, too.
-                at_terminal = came[0] == signal.SIGINT and os.isatty(0)
-                lane.stop(0 if at_terminal else signal.SIGTERM)
+            # From a terminal Ctrl-C has reached them already, and a second one would cut fixtures
+            # short. From elsewhere only we have it: SIGTERM ends them in order, too.
+            if came[0] != signal.SIGINT or not os.isatty(0):
+                for lane in lanes:
+                    lane.send(signal.SIGTERM)
         if patience_ends_s and time.monotonic() > patience_ends_s:
-            for lane in going:
-                lane.stop(signal.SIGKILL)
-    runs = [(lane.name, *one) for lane in going for one in lane.ended]
-    for name, folders, seconds, status in runs:
-        sys.stdout.write(f"{name:>9} | {folders}: {seconds:.0f} s, exit status {status}\n")
-    return 128 + came[0] if came else verdict([status for *_, status in runs])
+            for lane in lanes:
+                lane.send(signal.SIGKILL)
+    statuses = [lane.ended() or 0 for lane in lanes]
+    for lane, status in zip(lanes, statuses, strict=True):
+        sys.stdout.write(f"{lane.name:>9} | {lane.seconds or 0:.0f} s, exit status {status}\n")
+    return 128 + came[0] if came else verdict(statuses)
 
 
 def verdict(statuses: list[int]) -> int:
-    """The first that is bad; a run without tests is so only where no run had any."""
+    """The first that is bad; a lane without tests is so only where no lane had any."""
     if all(status == NO_TESTS for status in statuses):
         return NO_TESTS
     return next((abs(status) for status in statuses if status not in (0, NO_TESTS)), 0)
 
 
 if __name__ == "__main__":
-    sys.exit(run(LANES, sys.argv[1:]))
+    sys.exit(run(LANES, [*FOLDERS, *sys.argv[1:]]))
