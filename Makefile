@@ -42,9 +42,9 @@ test-programs: env ## Get what some tests use and pip has not: Chromium, npm, pr
 .PHONY: test
 test: test-programs $(CLIENTS)/.complete ## Run every test: unit first, then contract, integration and end to end
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(PYTEST_ARGS)
-	@$(BIN)/python -m pytest tests/contract tests/integration $(PYTEST_ARGS)
+	@$(BIN)/python tools/test_lanes.py $(PYTEST_ARGS)
 	@# A run of its own: by now the shared pair of engines has ended, and its memory is free.
-	@$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/e2e --durations=25 $(PYTEST_ARGS)
 	@echo 'tests/image was left out: it builds a 3 GB container image as root (make test-image)'
 
 .PHONY: unit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,14 +28,37 @@ settings.load_profile("baton")
 _ORDER = ("unit", "contract", "integration", "e2e", "image")
 
 
-def _rank(path: Path) -> int:
-    return next((i for i, name in enumerate(_ORDER) if name in path.parts), len(_ORDER))
+# The first leaves its engines to the second (tests/e2e/conftest.py): none may come between them.
+_FIRST = ("test_first_day.py", "test_drill_real.py")
+
+
+def _rank(path: Path) -> tuple[int, int]:
+    folder = next((i for i, name in enumerate(_ORDER) if name in path.parts), len(_ORDER))
+    return folder, _FIRST.index(path.name) if path.name in _FIRST else len(_FIRST)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--lane",
+        choices=("engines", "drill", "others"),
+        help="only the tests of one lane: tools/test_lanes.py runs them side by side",
+    )
 
 
 # Last of all: pytest-randomly shuffles in the same hook, and within a folder that order stays.
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
+    if (lane := config.getoption("--lane")) is not None:
+        ours = [item for item in items if _lane(item) == lane]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(ours)])
+        items[:] = ours
+
+
+def _lane(item: pytest.Item) -> str:
+    if item.get_closest_marker("real_engine") is not None:
+        return "engines"
+    return "drill" if item.path.name == "test_drill.py" else "others"
 
 
 @pytest.fixture(autouse=True)
@@ -87,5 +109,10 @@ def real_pair(
 
 
 def pytest_sessionstart() -> None:
-    """Let SIGTERM (a CI time limit) unwind the fixtures, so that no engine is left behind."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Let SIGTERM (a CI time limit) unwind the fixtures, so that no engine is left behind.
+
+    A SystemExit would only fail the test that runs, and the next would begin.
+    """
+    signal.signal(
+        signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM)
+    )

@@ -136,7 +136,7 @@ def start_engines(
     *,
     model_id: str = MODEL_ID,
     model: Path | None = None,
-    own_sessions: bool = True,
+    own_sessions: bool = False,
 ) -> Iterator[list[RealEngine]]:
     """Start engines side by side, wait until all answer, and end them when the block ends.
 
@@ -146,9 +146,10 @@ def start_engines(
         model_id: The name that they serve the model under.
         model: A tiny model that is there already. Engines hand KV over only where they were given
             the same path: it is part of NIXL's compatibility hash.
-        own_sessions: Linux shares the processor out among sessions first (`sched_autogroup`), so an
-            engine that has slept for long can wait for hundreds of milliseconds beside a busy one.
-            False: all are of the caller's session, as the engines of a Ray node are of one.
+        own_sessions: False: all are of the caller's session, as the engines of a Ray node are of
+            one, each in a process group of its own. Linux shares the processor out among sessions
+            first (`sched_autogroup`): an engine of its own session that has slept for long can wait
+            for hundreds of milliseconds beside a busy one.
 
     Raises:
         EnginesDidNotStart: With the end of the log of the engine that failed.
@@ -211,7 +212,7 @@ def _start(
     model_id: str,
     http: int,
     side: int,
-    own_session: bool = True,
+    own_session: bool = False,
 ) -> RealEngine:
     inside = () if spec.netns is None else ("ip", "netns", "exec", spec.netns)
     command = [

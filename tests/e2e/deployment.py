@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,7 +97,11 @@ class Baton:
     @property
     def environment(self) -> dict[str, str]:
         """What the command sees."""
-        return {**os.environ, "BATON_STATE_DIR": str(self.folder / "state")}
+        return {
+            **os.environ,
+            "BATON_STATE_DIR": str(self.folder / "state"),
+            "TMPDIR": str(temporary()),
+        }
 
     def write(self, config: dict[str, Any], name: str = "app.yaml") -> Path:
         """Write a config file."""
@@ -116,13 +123,15 @@ class Baton:
         )
 
     def run(self, *arguments: str, timeout_s: float = 400.0) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
+        """Run the command to its end; Ctrl-C when its time is over, or the test run is ended."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as exc:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
+            if not isinstance(exc, subprocess.TimeoutExpired):
+                raise
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def status(self) -> list[dict[str, Any]]:
@@ -154,9 +163,20 @@ def belonging_to(folders: set[str]) -> list[str]:
     return found
 
 
+@functools.cache
+def temporary() -> Path:
+    """Where these commands make their folders: other tests start clusters beside them.
+
+    No longer than this: the unix sockets of Ray and HAProxy are below (deploy/ray_head.py).
+    """
+    folder = Path(tempfile.mkdtemp(prefix="", dir="/tmp"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def deployment_folders() -> set[str]:
-    """Folders of deployments that are on this machine now."""
-    return {str(path) for path in Path(tempfile.gettempdir()).glob("bt-*")}
+    """Folders of deployments that these commands have made and not taken away."""
+    return {str(path) for path in temporary().glob("bt-*")}
 
 
 def wait_for(what: str, check: Any, *, seconds: float) -> Any:

@@ -242,9 +242,11 @@ def test_ctrl_c_during_up_leaves_nothing_running(tmp_path: Path, model: Path) ->
     file = baton.write(app(model, port=baton.port))
     before = deployment_folders()
     process = baton.start("up", str(file))
-    mine = wait_for("a folder", lambda: deployment_folders() - before, seconds=120)
-    wait_for("Ray to run", lambda: len(belonging_to(mine)) > 3, seconds=120)
-    os.kill(process.pid, signal.SIGINT)
+    try:
+        mine = wait_for("a folder", lambda: deployment_folders() - before, seconds=120)
+        wait_for("Ray to run", lambda: len(belonging_to(mine)) > 3, seconds=120)
+    finally:
+        os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert belonging_to(mine) == []

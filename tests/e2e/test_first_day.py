@@ -10,16 +10,16 @@ import openai
 import pytest
 
 from baton.demo.tiny_model import EOS_ID
-from tests.integration.gateway_process import running_gateway
-from tests.real_engines import TOOLS, start_pair
+from tests.integration.gateway_process import config_file, running_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.e2e.conftest import ThinkingEngines
+
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 FILE = Path(__file__).parents[2] / "examples" / "06-first-day" / "first_day.py"
-PARSERS = (*TOOLS, "--reasoning-parser", "deepseek_v3")
 # Left to itself the tiny model fills a shape with white space and never ends it.
 ENDS = {"logit_bias": {**{str(ord(sign)): -100 for sign in " \t\r\n"}, str(EOS_ID): 100}}
 PD = {"x-baton-disaggregate": "always"}
@@ -38,13 +38,12 @@ def example() -> Any:
 
 
 @pytest.fixture(scope="module")
-def client(
-    real_engines_wanted: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[openai.OpenAI]:
-    folder = tmp_path_factory.mktemp("first-day")
+def client(thinking_engines: ThinkingEngines) -> Iterator[openai.OpenAI]:
+    prefill, decode, *_ = thinking_engines.running()
+    folder = thinking_engines.folder
+    config = config_file(folder / "gateway.yaml", kv_lease_s=thinking_engines.kv_lease_s)
     with (
-        start_pair(folder, extra_args=PARSERS) as pair,
-        running_gateway([pair.prefill_url], [pair.decode_url], folder / "gateway.log") as url,
+        running_gateway([prefill.url], [decode.url], folder / "gateway.log", config) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
         yield client

@@ -72,7 +72,11 @@ class Ray:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait_for("Ray", lambda: "Ray runtime started" in self.log.read_text(), seconds=120)
+        try:
+            wait_for("Ray", lambda: "Ray runtime started" in self.log.read_text(), seconds=120)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def address(self) -> str:
@@ -92,6 +96,12 @@ def _answers(base: str, baton: Baton) -> httpx.Response | None:
     except httpx.HTTPError:
         return None
     return answer if answer.status_code == httpx.codes.OK else None
+
+
+def _answers_by_both(base: str, baton: Baton) -> httpx.Response | None:
+    """Decode alone answers, too, while prefill is still starting: `serve run` waits for no one."""
+    answer = _answers(base, baton)
+    return answer if answer is not None and answer.headers["x-baton-route"] == "pd" else None
 
 
 def _listens(port: int) -> bool:
@@ -117,7 +127,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
             )  # fmt: skip
         try:
-            seen.by_serve_run = wait_for("an answer", lambda: _answers(base, baton), seconds=400)
+            seen.by_serve_run = wait_for(
+                "an answer of both phases", lambda: _answers_by_both(base, baton), seconds=400
+            )
         finally:
             run.send_signal(signal.SIGINT)
             run.wait(timeout=300)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from baton.deploy.ray_head import RayHead
     from baton.spec.schema import Role
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 DRAIN_S = 1.0
@@ -95,7 +95,7 @@ def worker_node(head: RayHead, role: Role) -> Iterator[None]:
 def wait_for_nodes(count: int) -> None:
     import ray
 
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         if sum(node["Alive"] for node in ray.nodes()) == count:
             return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -17,6 +18,13 @@ from baton.deploy.processes import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+
+def config_file(path: Path, *, kv_lease_s: float, **block: Any) -> Path:
+    """A gateway's config for engines with this lease; JSON is YAML."""
+    told = {"baton": {"recovery": {"kv_lease_s": kv_lease_s}, **block}}
+    path.write_text(json.dumps(told), encoding="utf-8")
+    return path
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ gets values that its own type allows. Prints one JSON object.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 import os
@@ -144,9 +145,15 @@ def trials() -> Iterator[tuple[tuple[str, ...], Any]]:
                     yield (*where, key), value
 
 
+@functools.cache
+def values_in(text: str) -> Any:
+    """Of a text that is read again and again."""
+    return load(text)
+
+
 def spoilt(text: str, path: tuple[str, ...], value: Any) -> Any:
     """The good file with a value put into both roles, so that they agree."""
-    document = load(text)
+    document = copy.deepcopy(values_in(text))
     for role in ("prefill_config", "decode_config"):
         here = document["applications"][0]["args"][role]
         if "autoscaling_config" in path:

@@ -6,6 +6,7 @@ Run as a script in a process of its own: `spec_oracle.py COUNT SEED`. Prints one
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 import os
@@ -24,6 +25,30 @@ from baton.spec.view import PD_IMPORT_PATHS
 from tests.unit.spec.mutations import GOOD_FILES, dump, load, mutate_text, mutate_values
 
 
+@functools.cache
+def pickle_each_router_once() -> None:
+    """Ray pickles a request router's whole module for every config: the same bytes each time.
+
+    ray 2.60 `serve/config.py`, `RequestRouterConfig._serialize_request_router_cls`. A router that
+    cannot be imported is refused as before.
+    """
+    from ray.serve.config import RequestRouterConfig
+
+    pickled: dict[str, bytes] = {}
+    plain = RequestRouterConfig._serialize_request_router_cls
+
+    def serialize(self: Any) -> None:
+        path = self.request_router_class
+        if isinstance(path, str) and path in pickled:
+            self.set_serialized_request_router_cls(pickled[path])
+            return
+        plain(self)
+        if isinstance(path, str):
+            pickled[path] = self.get_serialized_request_router_cls()
+
+    RequestRouterConfig._serialize_request_router_cls = serialize
+
+
 def refused_by_ray(config: Any) -> str | None:
     """What Ray's own classes say to a Serve config."""
     from ray import serve
@@ -34,6 +59,7 @@ def refused_by_ray(config: Any) -> str | None:
     from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import PDServingArgs
     from ray.serve.schema import ServeDeploySchema
 
+    pickle_each_router_once()
     try:
         ServeDeploySchema.model_validate(copy.deepcopy(config))
         for app in config["applications"]:
@@ -94,6 +120,7 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     model = str(make_tiny_model(Path(tempfile.mkdtemp()) / "tiny"))
     files = [text.replace("Qwen/Qwen3.5-9B", model) for text in GOOD_FILES]
+    values = {text: load(text) for text in files}
     outcome: dict[str, Any] = {
         "refused": 0, "agreed": 0, "asked": 0, "tracebacks": [], "missed": [], "good": [],
     }  # fmt: skip
@@ -108,7 +135,7 @@ def main() -> None:
         rng = random.Random(seed * 1_000_000 + number)
         text = rng.choice(files)
         of_values = rng.random() < 0.8
-        spoilt = dump(mutate_values(load(text), rng)) if of_values else mutate_text(text, rng)
+        spoilt = dump(mutate_values(values[text], rng)) if of_values else mutate_text(text, rng)
         try:
             report = examine(load_text(spoilt, "app.yaml", {}))
             config = report.checked.to_serve_config() if report.checked is not None else None
@@ -118,10 +145,11 @@ def main() -> None:
         if config is None:
             outcome["refused"] += 1
             continue
-        refusal = refused_by_ray(config) or refused_by_vllm(config, model)
+        by_ray = refused_by_ray(config)
+        refusal = by_ray or refused_by_vllm(config, model)
         if refusal is None:
             outcome["agreed"] += 1
-        elif asks_vllm(report) and refused_by_ray(config) is None:
+        elif asks_vllm(report) and by_ray is None:
             outcome["asked"] += 1
         else:
             outcome["missed"].append([number, refusal])

@@ -11,9 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -25,6 +23,7 @@ from baton.drill.scenarios import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from baton.drill.stage import Result
 
@@ -33,15 +32,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOSSES = ("errors", "broken_streams", "mismatched_answers", "kv_blocks_left")
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def _started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A drill that makes its own folder below this one; ended with the block, however that ends."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "baton.cli", "drill", "--engines", "simulated", *arguments],
+        env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         # A run in the background of a shell ignores Ctrl-C, and so would its children.
         preexec_fn=_listen_to_ctrl_c,  # noqa: PLW1509 - it takes no lock
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=60)
 
 
 def _listen_to_ctrl_c() -> None:
@@ -49,19 +57,18 @@ def _listen_to_ctrl_c() -> None:
 
 
 @contextlib.contextmanager
-def _nothing_left() -> Iterator[None]:
-    """No process of the drill's and no folder, however it ended."""
-    before = set(Path(tempfile.gettempdir()).glob("baton-drill-*"))
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """No folder of the drill's, however it ended."""
     yield
-    assert set(Path(tempfile.gettempdir()).glob("baton-drill-*")) <= before
+    assert list(folder.glob("baton-drill-*")) == []
 
 
 @pytest.fixture(scope="module")
 def drill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Everything, once."""
     file = tmp_path_factory.mktemp("drill") / "drill.json"
-    process = _start("--json", str(file))
-    with _nothing_left():
+    folder = tmp_path_factory.mktemp("temporary")
+    with _nothing_left(folder), _started(folder, "--json", str(file)) as process:
         children = _watch_children(process)
         out, err = process.communicate()
     left = [child for child in children if child.is_running()]
@@ -159,14 +166,16 @@ async def test_answers_from_somebody_elses_kv_are_seen_as_mismatched() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_drill_that_is_ended_in_the_middle_leaves_no_process(number: signal.Signals) -> None:
+def test_a_drill_that_is_ended_in_the_middle_leaves_no_process(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     """Ctrl-C, a CI time limit, and even a kill that nobody can catch."""
-    process = _start("--scenario", "calm")
-    children = _watch_children(process)
-    assert len(children) >= 5
-    time.sleep(0.5)
-    os.kill(process.pid, number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == (-number if number == signal.SIGKILL else 130), err
-    _, left = psutil.wait_procs(children, timeout=20)
-    assert left == []
+    with _started(tmp_path, "--scenario", "calm") as process:
+        children = _watch_children(process)
+        assert len(children) >= 5
+        time.sleep(0.5)
+        os.kill(process.pid, number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == (-number if number == signal.SIGKILL else 130), err
+        _, left = psutil.wait_procs(children, timeout=20)
+        assert left == []
