@@ -42,8 +42,8 @@ vLLM reads aborts before it looks at what a step gave, so a prompt in its queue,
 come, or in its last step ends there and holds nothing. But a leg whose step has just ended holds
 KV, and the answer that names it is lost if the connection is closed before it comes. So a leg that
 is most likely in its only step is let finish, which costs no compute that an abort would have
-saved: a prompt that fits one step, on an engine where few legs were given up. All others are
-closed soon, so that a storm of hang-ups does not keep prefill busy for nobody.
+saved: a prompt that fits one step, on an engine where little was given up (`PATIENT_BYTES`). All
+others are closed soon, so that a storm of hang-ups does not keep prefill busy for nobody.
 """
 ONE_STEP_BYTES = 32 * 1024
 """A body smaller than this is prefilled in one step: 8,192 tokens (vLLM's usual
@@ -53,7 +53,11 @@ NUDGES_S = (0.3, 0.7, 2.0)
 one before. vLLM 0.29 shakes hands in the background and looks for what waited for it in its next
 step only (`_ready_requests`, nixl/pull_worker.py `start_load_kv`); an engine without work takes
 none, and prefill would hold the KV until its lease ends."""
-_PATIENT_LEGS = 8
+PATIENT_BYTES = 8 * ONE_STEP_BYTES
+"""Bodies of legs that are let finish on one engine at a time: eight full steps for nobody at most.
+In bytes and not in legs: short prompts share steps, and it is they that are given up by the dozen."""
+_LEAST_BYTES = 1024
+"""What a leg counts at least: each is an answer to come."""
 _MAX_MET = 16_384
 _MAX_PENDING = 1000
 _RELEASE_ENGINES = 2
@@ -168,12 +172,15 @@ class Releases:
 
     async def _collect(self, handoff: Handoff, leg: Leg, size: int) -> None:
         engine = handoff.prefill_engine
-        patient = size <= ONE_STEP_BYTES and self._given_up[engine] < _PATIENT_LEGS
-        self._given_up[engine] += 1
+        counts = max(size, _LEAST_BYTES)
+        patient = size <= ONE_STEP_BYTES and self._given_up[engine] + counts <= PATIENT_BYTES
+        if not patient:
+            counts = 0
+        self._given_up[engine] += counts
         try:
             await asyncio.wait({leg}, timeout=PATIENCE_S if patient else IMPATIENCE_S)
         finally:
-            self._given_up[engine] -= 1
+            self._given_up[engine] -= counts
             closed = leg.cancel()  # also when we are cancelled ourselves, as the gateway ends
             leg.add_done_callback(_look_away)
         if closed:

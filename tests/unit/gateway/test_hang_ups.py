@@ -71,7 +71,7 @@ async def test_a_storm_of_hang_ups_does_not_keep_prefill_busy(monkeypatch):
     """A few legs are let finish; the others are closed soon."""
     monkeypatch.setattr(releases, "PATIENCE_S", 60)
     monkeypatch.setattr(releases, "IMPATIENCE_S", 0.01)
-    monkeypatch.setattr(releases, "_PATIENT_LEGS", 4)
+    monkeypatch.setattr(releases, "PATIENT_BYTES", 4 * 1024)
     async with stack() as s:
         gate = s.prefill[0].gate = asyncio.Event()
         storm = [
@@ -81,6 +81,24 @@ async def test_a_storm_of_hang_ups_does_not_keep_prefill_busy(monkeypatch):
         await until(lambda: s.prefill[0].cancelled == 16)
         gate.set()
         await until(lambda: s.decode[0].released == 4)
+        assert s.kv_is_free()
+
+
+async def test_short_prompts_that_are_given_up_together_all_give_their_kv_back(monkeypatch):
+    """Two dozen of them are no more work than a step or two; closed, some would leave their KV."""
+    monkeypatch.setattr(releases, "PATIENCE_S", 60)
+    monkeypatch.setattr(releases, "IMPATIENCE_S", 0.01)
+    async with stack() as s:
+        gate = s.prefill[0].gate = asyncio.Event()
+        storm = [
+            _hang_up(s, {"prompt": LONG}, lambda: s.prefill[0].running == 24) for _ in range(24)
+        ]
+        await asyncio.gather(*storm)
+        await until(lambda: s.app.admission.inflight == 0)
+        await asyncio.sleep(20 * releases.IMPATIENCE_S)  # in which none may be closed
+        gate.set()
+        await until(lambda: s.decode[0].released == 24)
+        assert s.prefill[0].cancelled == 0
         assert s.kv_is_free()
 
 
