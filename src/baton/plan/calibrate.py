@@ -5,7 +5,7 @@ nothing else. Traffic comes now and then, of all lengths, and some of an engine'
 a few answers are taken as traffic (`plan.measure_traffic`), quiet with pauses and busy with hardly
 one; the simulator plays the same requests, and factors make what it says that of what was seen:
 
-    first         TTFT of busy traffic
+    first         TTFT of both: a machine that is shared takes longer the busier it is
     wake          TTFT of quiet traffic
     step          TPOT of quiet traffic: in busy traffic it is prompts as much as steps
     uneven_first, uneven_step    how far from the middle one in ten of them is, in quiet traffic
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from baton.plan.profile_file import Calibration, Profile
     from baton.plan.simulator.outcome import Served
 
-_ROUNDS = 16
+_ROUNDS = 40
 """Each factor acts on what the others are fitted to, a little."""
 _NORMAL_90 = 1.2816
 """Deviations at which the 90th percentile of a normal distribution lies."""
@@ -101,7 +101,9 @@ def calibrated(
         awake = said(quiet, found.model_copy(update={"wake": 0.0}))
         found = found.model_copy(
             update={
-                "first": _bounded(found.first * _ratio(busy, is_busy, "ttft_s")),
+                "first": _bounded(
+                    found.first * _ratio([*quiet, *busy], [*is_quiet, *is_busy], "ttft_s")
+                ),
                 "step": _bounded(found.step * _ratio(quiet, is_quiet, "tpot_s")),
                 "wake": _wake(found.wake, quiet, is_quiet, awake),
             }
