@@ -5,11 +5,13 @@ lengths and rates is sent to the first alone and to both as a P/D pair, and the 
 and lengths are played in the simulator with the profile's costs. p50 and p90 of TTFT and TPOT stand
 side by side. No load is used to fit anything.
 
-Each load is sent in every round, the same arrivals and lengths with other tokens, and the middle of
-the rounds is compared. How far single rounds are from that middle is counted beside: no prediction
-can be nearer to a measurement than a measurement is to its own repetition. `drift_percent` says how
-much slower a few lone requests were around a load than beside the profile, and where requests were
-sent late (`sent_late_ms_p99`) the machine stood still, real-time priority or not.
+Each load is sent in every round, the same arrivals and lengths with other tokens; before each round
+after the first the profile is calibrated anew, with its own two short loads, because a machine that
+others use is another one minutes later. The middle of the rounds' errors counts. How far single
+measurements are from their middle is counted beside: no prediction can be nearer to a measurement
+than that is to its own repetition. `drift_percent` says how much slower a few lone requests were
+around a load than beside the profile, and where requests were sent late (`sent_late_ms_p99`) the
+machine stood still, real-time priority or not.
 
     python bench/plan_validate.py --rounds 3 --json bench/results/plan_real.json
     python bench/plan_validate.py --url http://127.0.0.1:8000 --load 300:24:2 --load 800:16:1
@@ -30,7 +32,7 @@ import os
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +41,8 @@ from plan_load import Sent, Speed, hurry, probers, run_load, speed
 
 from baton.observe.percentile import percentile
 from baton.plan.calibrate import played
-from baton.plan.measure import Grid, measure
-from baton.plan.profile_file import Profile
+from baton.plan.measure import Grid, in_traffic, measure
+from baton.plan.profile_file import Calibration, Profile
 from baton.plan.simulator import Request
 from baton.plan.traffic import made_up
 
@@ -59,7 +61,7 @@ LONGEST = 1900
 SPREAD = 0.5
 ALONE = ("512:32:6", "200:24:10", "900:16:5", "300:64:4", "512:32:2")
 PAIR = ("512:32:4", "200:24:6", "900:16:3", "300:64:2.5", "512:32:1.5")
-LEAST = 100
+LEAST = 80
 """Requests of a load: a 90th percentile of 30 is one of three requests."""
 AROUND_S = 0.006
 """Nearer than that, two moments are not told apart."""
@@ -111,15 +113,19 @@ def figures_of(answers: Sequence[Any]) -> dict[str, float]:
     }
 
 
-def compared(rounds: Sequence[dict[str, float]], said: dict[str, float]) -> dict[str, Any]:
-    """The middle of the rounds beside the prediction, and the error."""
+def compared(
+    rounds: Sequence[dict[str, float]], said: Sequence[dict[str, float]]
+) -> dict[str, Any]:
+    """The middle of the rounds, and the middle of the rounds' errors."""
     rows = {}
     for cell in CELLS:
-        each = [one[cell] for one in rounds]
-        middle = statistics.median(each)
+        measured, predicted = [one[cell] for one in rounds], [one[cell] for one in said]
+        errors = [100 * (p / m - 1) for p, m in zip(predicted, measured, strict=True)]
         rows[cell] = {
-            "measured_ms": round(middle, 2), "rounds_ms": each, "predicted_ms": said[cell],
-            "error_percent": round(100 * (said[cell] / middle - 1), 1),
+            "measured_ms": round(statistics.median(measured), 2),
+            "predicted_ms": round(statistics.median(predicted), 2),
+            "error_percent": round(statistics.median(errors), 1),
+            "rounds_ms": measured, "predicted_rounds_ms": predicted,
         }  # fmt: skip
     return rows
 
@@ -169,46 +175,86 @@ def profiled(urls: Sequence[str], asked: Asked) -> Profile:
     return profile
 
 
-def validate(urls: Sequence[str], profile: Profile, asked: Asked) -> dict[str, Any]:
-    """Each load in turn, as often as there are rounds; one engine, or a pair."""
-    model, apart = asyncio.run(model_of(urls[0])), len(urls) > 1
-    name = "pd" if apart else "without_pd"
-    loads = asked.loads or (PAIR if apart else ALONE)
-    then = last = asyncio.run(speed(urls, model))
+@dataclass
+class Setup:
+    """One engine or a pair, its loads, and what came of them."""
+
+    urls: Sequence[str]
+    requests: dict[str, list[Request]]
+    then: Speed
+    """Of the machine, beside the profile."""
+    last: Speed
+    calibrations: list[dict[str, Any]] = field(default_factory=list)
+    figures: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    said: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    first: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is a pair."""
+        return len(self.urls) > 1
+
+    @property
+    def name(self) -> str:
+        """In files."""
+        return "pd" if self.apart else "without_pd"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the file."""
+        rows = [
+            {"load": load, "requests": len(self.requests[load]),
+             **compared(self.figures[load], self.said[load]), "rounds": self.rounds[load],
+             "first_round": self.first[load]}
+            for load in self.requests
+        ]  # fmt: skip
+        return {"speed": asdict(self.then), "calibrations": self.calibrations, "rows": rows}
+
+
+def set_up(urls: Sequence[str], model: str, profile: Profile, asked: Asked) -> Setup:
+    """Loads of as many engines."""
+    loads = asked.loads or (PAIR if len(urls) > 1 else ALONE)
     longest = min(profile.engine.max_model_len or asked.longest, asked.longest)
+    then = asyncio.run(speed(urls, model))
     requests = {
         load: requests_of(load, asked.seconds, 100 + number, longest)
         for number, load in enumerate(loads)
     }
-    seen: dict[str, list[dict[str, Any]]] = {load: [] for load in loads}
-    first: dict[str, list[str]] = {}
-    for turn in range(asked.rounds):
-        for number, (load, those) in enumerate(requests.items()):
-            sent = asyncio.run(run_load(urls, model, those))
-            before, last = last, asyncio.run(speed(urls, model))
-            row = {
-                "figures": figures_of(sent),
-                "drift_percent": drift((before, last), then),
-                "sent_late_ms_p99": round(1e3 * percentile([one.late_s for one in sent], 0.99), 1),
-                "load_average": round(os.getloadavg()[0], 1),
-            }
-            if apart:
-                row["first_tokens"] = beside_answers(those, sent)
-            seen[load].append(row)
-            say(f"{load}: {json.dumps(row)}")
-            record = [[r.arrival_s, *asdict(s).values()] for r, s in zip(those, sent, strict=True)]
-            (asked.raw / f"{name}_{number}_{turn}.json").write_text(
-                json.dumps({"load": load, "row": row, "requests": record}), encoding="utf-8"
-            )
-            if not turn:
-                first[load] = [line_of(r, s) for r, s in zip(those, sent, strict=True)]
-    rows = []
-    for load, rounds in seen.items():
-        said = predicted(profile, requests[load], apart=apart)
-        cells = compared([one.pop("figures") for one in rounds], said)
-        rows.append({"load": load, "requests": len(requests[load]), **cells, "rounds": rounds,
-                     "first_round": first[load]})  # fmt: skip
-    return {"speed": asdict(then), "rows": rows}
+    return Setup(urls, requests, then, then)
+
+
+def play_round(setup: Setup, model: str, profile: Profile, asked: Asked, turn: int) -> None:
+    """Calibrate, then send each load once."""
+    if turn:  # the profile is as fresh
+        profile = asyncio.run(calibrated_anew(setup.urls, model, profile, asked.grid))
+    factors = profile.calibration_apart if setup.apart else profile.calibration
+    setup.calibrations.append(factors.model_dump())
+    for number, (load, those) in enumerate(setup.requests.items()):
+        sent = asyncio.run(run_load(setup.urls, model, those))
+        before, setup.last = setup.last, asyncio.run(speed(setup.urls, model))
+        row: dict[str, Any] = {
+            "drift_percent": drift((before, setup.last), setup.then),
+            "sent_late_ms_p99": round(1e3 * percentile([one.late_s for one in sent], 0.99), 1),
+            "load_average": round(os.getloadavg()[0], 1),
+        }
+        if setup.apart:
+            row["first_tokens"] = beside_answers(those, sent)
+        setup.rounds.setdefault(load, []).append(row)
+        setup.figures.setdefault(load, []).append(figures_of(sent))
+        setup.said.setdefault(load, []).append(predicted(profile, those, apart=setup.apart))
+        setup.first.setdefault(load, [line_of(r, s) for r, s in zip(those, sent, strict=True)])
+        say(f"{load}: measured {setup.figures[load][-1]}, predicted {setup.said[load][-1]}")
+        record = [[r.arrival_s, *asdict(s).values()] for r, s in zip(those, sent, strict=True)]
+        (asked.raw / f"{setup.name}_{number}_{turn}.json").write_text(
+            json.dumps({"load": load, "row": row, "requests": record}), encoding="utf-8"
+        )
+
+
+async def calibrated_anew(urls: Sequence[str], model: str, profile: Profile, grid: Grid) -> Profile:
+    """With traffic of now: a machine that others use is another one minutes later."""
+    lengths = grid.lengths_for(profile.engine.max_model_len)
+    async with probers(urls, model) as engines:
+        return await in_traffic(profile, engines, grid, lengths, say)
 
 
 def predicted(profile: Profile, requests: Sequence[Request], *, apart: bool) -> dict[str, float]:
@@ -232,15 +278,19 @@ def replayed(figures: dict[str, Any]) -> dict[str, Any]:
     """A file's measurements, with what the simulator says today."""
     profile = Profile.model_validate(figures["profile"])
     for name, setup in figures["setups"].items():
+        those = [with_factors(profile, name, factors) for factors in setup["calibrations"]]
         for row in setup["rows"]:
             requests = [request_of(line) for line in row["first_round"]]
-            said = predicted(profile, requests, apart=name == "pd")
-            rounds = [
-                {cell: row[cell]["rounds_ms"][number] for cell in CELLS}
-                for number in range(len(row["rounds"]))
-            ]
-            row.update(compared(rounds, said))
+            said = [predicted(one, requests, apart=name == "pd") for one in those]
+            measured = zip(*(row[cell]["rounds_ms"] for cell in CELLS), strict=True)
+            row.update(compared([dict(zip(CELLS, one, strict=True)) for one in measured], said))
     return {**figures, "counted": counted(figures["setups"])}
+
+
+def with_factors(profile: Profile, setup: str, factors: dict[str, Any]) -> Profile:
+    """The profile as it was calibrated for a round."""
+    name = "calibration_apart" if setup == "pd" else "calibration"
+    return profile.model_copy(update={name: Calibration.model_validate(factors)})
 
 
 def say(line: str) -> None:
@@ -314,7 +364,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--url", help="Of an engine that runs; left out, engines are started.")
     parser.add_argument("--decode-url")
     parser.add_argument("--load", action="append", help="ISL:OSL:RATE")
-    parser.add_argument("--seconds", type=float, default=20.0, help="Of each load.")
+    parser.add_argument("--seconds", type=float, default=15.0, help="Of each load.")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile-rounds", type=int, default=5)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="Of the profile.")
@@ -343,7 +393,6 @@ def main() -> None:
     grid = Grid(lengths=tuple(given.lengths), decode_batches=tuple(given.batches),
                 rounds=given.profile_rounds)  # fmt: skip
     figures = {"cores": os.cpu_count()}
-    setups: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         raw = given.raw or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         raw.mkdir(parents=True, exist_ok=True)
@@ -356,9 +405,13 @@ def main() -> None:
         figures |= hurry()
         profile = profiled(urls, asked)
         figures["profile"] = profile.model_dump(mode="json")
-        for name, those in (("without_pd", urls[:1]), ("pd", urls)):
-            if len(those) > 1 or name == "without_pd":
-                setups[name] = validate(those, profile, asked)
+        model = asyncio.run(model_of(urls[0]))
+        shapes = (urls[:1], urls) if len(urls) > 1 else (urls,)
+        played_on = [set_up(those, model, profile, asked) for those in shapes]
+        for turn in range(given.rounds):
+            for setup in played_on:
+                play_round(setup, model, profile, asked, turn)
+        setups = {setup.name: setup.as_dict() for setup in played_on}
     write({**figures, "counted": counted(setups), "setups": setups}, given.json)
 
 

@@ -158,9 +158,9 @@ async def measure(
         )
         if grid.traffic_s:
             try:
-                profile = await _in_traffic(profile, [prober], grid, lengths, say)
+                profile = await in_traffic(profile, [prober], grid, lengths, say)
                 if handed:
-                    profile = await _in_traffic(profile, [prober, other], grid, lengths, say)
+                    profile = await in_traffic(profile, [prober, other], grid, lengths, say)
             except (aiohttp.ClientError, TimeoutError, OSError) as exc:
                 raise MeasurementFailed(
                     f"the engine is gone: {type(exc).__name__}", place=url
@@ -168,7 +168,7 @@ async def measure(
     return profile
 
 
-async def _in_traffic(
+async def in_traffic(
     profile: Profile, engines: Sequence[Prober], grid: Grid, lengths: Sequence[int],
     say: Callable[[str], None],
 ) -> Profile:  # fmt: skip
