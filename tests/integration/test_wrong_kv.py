@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real_engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LEASE_S = 6
+IDLE_S = 6.5
+"""uvicorn closes a connection that was idle for 5 s."""
 WINDOW = 256
 # What an environment without this part of Baton has.
 BARE = (("VLLM_PLUGINS", "baton_amx,baton_nixl_pace,baton_orphans,baton_shm_pace"),)
@@ -222,12 +224,17 @@ def test_the_kv_of_a_prefill_that_died_is_never_made_up(stage: Stage) -> None:
 def test_a_decode_that_was_frozen_for_longer_than_the_lease_answers_right(
     stage: Stage, which: str
 ) -> None:
-    """Through the gateway. The bare engine reads wrong KV: then the gateway alone notices."""
+    """Through the gateway. The bare engine reads wrong KV: then the gateway alone notices.
+
+    What it keeps of that in its prefix cache must not be found by the next try either.
+    """
     decode = stage.guarded if which == "guarded" else stage.bare
     gateway = stage.guarded_gateway if which == "guarded" else stage.bare_gateway
     prompt = prompt_of(f"frozen {which}")
     right = stage.right(prompt)
     assert ask(gateway, prompt, headers=ALWAYS).headers["x-baton-route"] == "pd"
+    # Connections to decode that are idle would be reset as it wakes, and nothing would be read.
+    time.sleep(IDLE_S)
     before, expired = stale(gateway), expired_leases(stage)
     replies: list[Reply] = []
     callers = [

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # vLLM 0.29 `create_streaming_error_response`; its Anthropic and Responses streams name the event.
 _ERROR_EVENT = re.compile(rb"(?:^|\n)(?:data: (\{\"error\": ?\{.*)|event: error\n)")
+_LONGEST_SALT = 1024
+"""vLLM 0.29 takes no longer one (`cache_salt`, entrypoints/**/protocol.py)."""
 _EVENT_END = b"\n\n"
 _EMPTY_CHOICES = b'"choices":[]'
 
@@ -49,11 +51,13 @@ def tag_in(response_id: str) -> str | None:
 
 
 def decode_body(
-    body: Body, route: Route, engine: EngineLease, offer: Handoff | None, *, asks_ids: bool = False
-) -> Body:
+    body: Body, route: Route, engine: EngineLease, offer: Handoff | None, *,
+    asks_ids: bool = False, salt: str | None = None,
+) -> Body:  # fmt: skip
     """A copy of the caller's body for a decode engine.
 
-    With `asks_ids` it also asks for token ids, so that another engine can go on (`resume`).
+    With `asks_ids` it also asks for token ids, so that another engine can go on (`resume`). With
+    `salt` nothing is found in what its prefix cache holds of others (`lease_guard`).
     """
     copy = {key: value for key, value in usable(body, route).items() if key != "request_id"}
     if route.path == "/v1/responses":
@@ -61,6 +65,8 @@ def decode_body(
         copy["request_id"] = f"resp_{engine_tag(engine.replica_id)}{uuid.uuid4().hex}"
     if asks_ids:
         copy["return_token_ids"] = True
+    if salt is not None:
+        copy["cache_salt"] = f"{copy.get('cache_salt') or ''}{salt}"[-_LONGEST_SALT:]
     if offer is not None:
         copy["kv_transfer_params"] = offer.params.model_dump()
     return copy

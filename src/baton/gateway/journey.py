@@ -302,7 +302,11 @@ class Journey:
             seconds=self._handoff_s,
         )
         if not engines_guard(offer.params, engine):
-            await lease.refuse_late_answer(answer.close)
+            try:
+                await lease.refuse_late_answer(answer.close)
+            except LegFailed:
+                self._parts.leases.distrust(engine)
+                raise
         answer.read_by_prefill(self.prompt_usage)
         return answer
 
@@ -319,7 +323,14 @@ class Journey:
             None
             if ask.body is None
             else encode_body(
-                decode_body(ask.body, ask.route, engine, offer, asks_ids=self._asks_ids)
+                decode_body(
+                    ask.body,
+                    ask.route,
+                    engine,
+                    offer,
+                    asks_ids=self._asks_ids,
+                    salt=parts.leases.salt_of(engine),
+                )
             )
         )
         started = timeline.now()

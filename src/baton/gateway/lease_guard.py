@@ -14,6 +14,11 @@ behind `baton gateway --prefill … --decode …` among them.
   step; so an unchanged counter of the same process is proof. A counter that rose may have risen for
   another offer: then an answer is thrown away that was right. Nothing known counts as risen.
 
+An answer that was thrown away leaves wrong KV behind, in decode's prefix cache and under the name
+of the right one: the next try of the same request would find it there, and so would any prompt
+that begins alike. So from then on whatever is asked of that process has another `cache_salt`: its
+old cache is out of reach (`LeaseGuard.salt_of`).
+
 When an offer was born is not known exactly: prefill may have answered long before the gateway got
 to read it. While the leg runs, a timer notes every so often that the event loop ran and had no
 answer yet; the last note, or the start, is the birth.
@@ -26,6 +31,7 @@ import contextlib
 import logging
 import re
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 from baton.errors import LegFailed
@@ -44,6 +50,9 @@ LONGEST_MARGIN_S = 5.0
 READ_TIMEOUT_S = 2.0
 SETTLES_S = 0.25
 """How long a step's statistics may take from prefill's core to its `/metrics`."""
+
+_MOST_DISTRUSTED = 4096
+"""Processes of decode engines; the oldest have long ended."""
 
 _EXPIRED = re.compile(rb"^vllm:nixl_num_kv_expired_reqs_total(?:\{[^\n]*\})? (\S+)$", re.MULTILINE)
 # Tells one process from the next: when the counter was made, or the process began.
@@ -94,6 +103,17 @@ class LeaseGuard:
         self._headers = headers
         self._lease_s = lease_s
         self._said: set[str] = set()
+        self._salts: dict[str, str] = {}
+
+    def distrust(self, engine: EngineLease) -> None:
+        """It has read KV that was no longer the prompt's, and may keep it."""
+        while len(self._salts) >= _MOST_DISTRUSTED:
+            self._salts.pop(next(iter(self._salts)))
+        self._salts[engine.process] = uuid.uuid4().hex
+
+    def salt_of(self, engine: EngineLease) -> str | None:
+        """What to add to the caller's `cache_salt`; None while its cache is trusted."""
+        return self._salts.get(engine.process)
 
     def begin(self, engine: EngineLease) -> LeaseWatch:
         """A prefill leg is about to be sent."""

@@ -55,7 +55,7 @@ step only (`_ready_requests`, nixl/pull_worker.py `start_load_kv`); an engine wi
 none, and prefill would hold the KV until its lease ends."""
 PATIENT_BYTES = 8 * ONE_STEP_BYTES
 """Bodies of legs that are let finish on one engine at a time: eight full steps for nobody at most.
-In bytes and not in legs: short prompts share steps, and it is they that are given up by the dozen."""
+In bytes and not in legs: short prompts share steps, and they are given up by the dozen."""
 _LEAST_BYTES = 1024
 """What a leg counts at least: each is an answer to come."""
 _MAX_MET = 16_384

@@ -228,9 +228,12 @@ class SlowWay:
         self.target = target
         self.hold: asyncio.Event | None = None
         self.held = asyncio.Event()
+        self.salts: list[str | None] = []
 
     async def handle(self, request: web.Request) -> web.Response:
         raw = await request.read()
+        if request.path == "/v1/completions":
+            self.salts.append(json.loads(raw).get("cache_salt"))
         if self.hold is not None and b"remote_block_ids" in raw:
             hold, self.hold = self.hold, None
             self.held.set()
@@ -324,6 +327,28 @@ async def test_a_handoff_that_was_read_too_late_is_done_again(stream):
     text, right, metrics = await late_answer(0.6, stream=stream)
     assert text == right
     assert re.search(r'baton_retries_total\{kind="stale_kv",leg="decode"\} [1-9]', metrics)
+
+
+async def test_what_a_late_read_left_in_decodes_cache_is_never_found_again() -> None:
+    """The next try, and all that come later, have a salt that the late one had not."""
+    async with way(0.6) as (slow, http, _, prefill, _):
+        hold = slow.hold = asyncio.Event()
+        headers = {"x-baton-disaggregate": "always"}
+        body = asked(stream=False) | {"cache_salt": "mine"}
+        work = asyncio.create_task(
+            http.post("/v1/completions", json=body, headers=headers, timeout=60)
+        )
+        async with asyncio.timeout(30):
+            await slow.held.wait()
+        await until(lambda: prefill.core.pool.expired_requests > 0)
+        hold.set()
+        assert (await work).status_code == 200
+        await http.post("/v1/completions", json=asked(stream=True), headers=headers, timeout=60)
+    late, again, other = [salt for salt in slow.salts if salt != ""][-3:]
+    assert late == "mine"
+    assert again is not None
+    assert again.startswith("mine")
+    assert again == f"mine{other}"
 
 
 async def test_without_the_guard_the_same_caller_gets_other_text():

@@ -179,6 +179,16 @@ def test_prefills_offer_reaches_decode_whole():
     )
 
 
+def test_a_cache_that_is_not_trusted_is_asked_under_another_salt() -> None:
+    """The caller's is a part of it, as far as there is room."""
+    for said, sent in (({}, "new"), ({"cache_salt": "a"}, "anew"), ({"cache_salt": None}, "new")):
+        body = decode_body({"prompt": "x", **said}, COMPLETIONS, _lease("d"), None, salt="new")
+        assert body["cache_salt"] == sent
+    long = decode_body({"cache_salt": "b" * 1024}, COMPLETIONS, _lease("d"), None, salt="new")
+    assert long["cache_salt"] == "b" * 1021 + "new"
+    assert decode_body({"cache_salt": "a"}, COMPLETIONS, _lease("d"), None)["cache_salt"] == "a"
+
+
 @pytest.mark.parametrize(
     "change",
     [{"remote_block_ids": []}, {"remote_block_ids": [[]]}, {"remote_block_ids": None},
