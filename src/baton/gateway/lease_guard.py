@@ -113,7 +113,7 @@ class LeaseGuard:
 
     def salt_of(self, engine: EngineLease) -> str | None:
         """What to add to the caller's `cache_salt`; None while its cache is trusted."""
-        return self._salts.get(engine.process)
+        return self._salts.get(engine.process) if self._salts else None
 
     def begin(self, engine: EngineLease) -> LeaseWatch:
         """A prefill leg is about to be sent."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 40
 """Each factor acts on what the others are fitted to, a little."""
-_NORMAL_90 = 1.2816
+NORMAL_90 = 1.2816
 """Deviations at which the 90th percentile of a normal distribution lies."""
 _SHOWS, _SHOWN = 0.05, 5
 """Share of a first token that waking has to be, in so many answers, for its factor to be told."""
@@ -134,7 +134,7 @@ def _ratio(seen: Sequence[Seen], said: Sequence[Served], name: str) -> float:
 def _deviation(times: Sequence[float], usual: Sequence[float]) -> float:
     """Of the logarithm, by the 90th percentile beside the middle."""
     ratios = [a / b for a, b in zip(times, usual, strict=True)]
-    return math.log(percentile(ratios, 0.9) / percentile(ratios, 0.5)) / _NORMAL_90
+    return math.log(percentile(ratios, 0.9) / percentile(ratios, 0.5)) / NORMAL_90
 
 
 def _bounded(factor: float) -> float:

@@ -31,7 +31,7 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
-from baton.plan.calibrate import Seen, calibrated
+from baton.plan.calibrate import NORMAL_90, Seen, calibrated
 from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
 from baton.plan.measure_traffic import ANSWER, BUSY, QUIET, READING, sample, send
@@ -56,8 +56,6 @@ STEPS = 64
 """Steps of decode that are timed at least."""
 _MIXED = 4
 """So many lengths, the shortest ones: the rest of the line is known from prompts alone."""
-_NORMAL_90 = 1.2816
-"""Deviations at which the 90th percentile of a normal distribution lies."""
 _FULL = 0.9
 """Share of the KV cache that is filled at most: beyond, sequences are preempted."""
 
@@ -189,7 +187,7 @@ async def in_traffic(
         seen.append(Seen.of(requests, await send(engines, requests)))
     profile = calibrated(profile, *seen, apart=apart)
     found = profile.calibration_apart if apart else profile.calibration
-    one_in_ten = [math.exp(_NORMAL_90 * dev) for dev in (found.uneven_first, found.uneven_step)]
+    one_in_ten = [math.exp(NORMAL_90 * dev) for dev in (found.uneven_first, found.uneven_step)]
     say(f"in traffic{' of the pair' if apart else ''} first tokens take {found.first:.2f} times as "
         f"long as in a row, steps {found.step:.2f} times, waking {found.wake:.2f} times; one in "
         f"ten {one_in_ten[0]:.2f} and {one_in_ten[1]:.2f} times the usual")  # fmt: skip
