@@ -288,7 +288,12 @@ class Journey:
             self._parts.releases.give_up(offer)
             raise
         offer.move(Event.ASKED)
-        answer = await self._decode(engine, attempt)
+        try:
+            answer = await self._decode(engine, attempt)
+        except LegFailed as failure:
+            if not engines_guard(offer.params, engine):
+                self._parts.leases.distrust(engine, failure)
+            raise
         if answer.refused:
             # vLLM's own clean-up has ended by the time a stream refuses.
             self._parts.releases.give_up(offer, Event.REFUSED)
@@ -304,8 +309,8 @@ class Journey:
         if not engines_guard(offer.params, engine):
             try:
                 await lease.refuse_late_answer(answer.close)
-            except LegFailed:
-                self._parts.leases.distrust(engine)
+            except LegFailed as failure:
+                self._parts.leases.distrust(engine, failure)
                 raise
         answer.read_by_prefill(self.prompt_usage)
         return answer
@@ -319,20 +324,11 @@ class Journey:
         timeline.decode_engine = engine.replica_id
         self.stage = "decode" if offer is None else "handoff"
         self._count(engine)
-        body = (
-            None
-            if ask.body is None
-            else encode_body(
-                decode_body(
-                    ask.body,
-                    ask.route,
-                    engine,
-                    offer,
-                    asks_ids=self._asks_ids,
-                    salt=parts.leases.salt_of(engine),
-                )
-            )
-        )
+        body = None
+        if ask.body is not None:
+            salt, asks_ids = parts.leases.salt_of(engine), self._asks_ids
+            copy = decode_body(ask.body, ask.route, engine, offer, asks_ids=asks_ids, salt=salt)
+            body = encode_body(copy)
         started = timeline.now()
         try:
             async with asyncio.timeout(left):

@@ -16,8 +16,9 @@ behind `baton gateway --prefill … --decode …` among them.
 
 An answer that was thrown away leaves wrong KV behind, in decode's prefix cache and under the name
 of the right one: the next try of the same request would find it there, and so would any prompt
-that begins alike. So from then on whatever is asked of that process has another `cache_salt`: its
-old cache is out of reach (`LeaseGuard.salt_of`).
+that begins alike. An engine that hung, or whose leg broke off, may read as late, with nobody there
+to see it. So from then on whatever is asked of that process has another `cache_salt`: its old cache
+is out of reach (`LeaseGuard.salt_of`).
 
 When an offer was born is not known exactly: prefill may have answered long before the gateway got
 to read it. While the leg runs, a timer notes every so often that the event loop ran and had no
@@ -51,6 +52,8 @@ READ_TIMEOUT_S = 2.0
 SETTLES_S = 0.25
 """How long a step's statistics may take from prefill's core to its `/metrics`."""
 
+_MAY_HAVE_READ = frozenset({"stale_kv", "timeout", "disconnected", "truncated"})
+"""How a decode leg fails whose engine has read KV too late, or may go on with it and do so."""
 _MOST_DISTRUSTED = 4096
 """Processes of decode engines; the oldest have long ended."""
 
@@ -105,8 +108,10 @@ class LeaseGuard:
         self._said: set[str] = set()
         self._salts: dict[str, str] = {}
 
-    def distrust(self, engine: EngineLease) -> None:
-        """It has read KV that was no longer the prompt's, and may keep it."""
+    def distrust(self, engine: EngineLease, failure: LegFailed) -> None:
+        """It may have read KV that was no longer the prompt's, and may keep it."""
+        if failure.failure not in _MAY_HAVE_READ:
+            return
         while len(self._salts) >= _MOST_DISTRUSTED:
             self._salts.pop(next(iter(self._salts)))
         self._salts[engine.process] = uuid.uuid4().hex

@@ -158,3 +158,17 @@ async def test_a_hang_up_in_the_queue_leaves_it():
         gate.set()
         assert (await first)[0] == 200
         assert s.app.admission.inflight == 0
+
+
+async def test_an_engine_that_hung_with_an_offer_is_asked_under_another_salt():
+    """It may read the KV when its lease has ended, and keep it under the name of the right one."""
+    settings = BatonBlock(recovery=Recovery(decode_first_byte_timeout_s=0.3))
+    async with stack(settings=settings) as s:
+        s.decode[0].plan.append(Behave(hang_after=0))
+        await s.post("/v1/completions", {"prompt": LONG, "stream": True, "cache_salt": "mine"})
+        await s.post("/v1/completions", {"prompt": LONG, "stream": True, "cache_salt": "mine"})
+        asked = [one.body["cache_salt"] for one in s.decode[0].generated]
+    assert asked[0] == "mine"
+    assert len(asked) > 1
+    assert asked[-1] != "mine"
+    assert asked[-1].startswith("mine")
