@@ -5,13 +5,16 @@ lengths and rates is sent to the first alone and to both as a P/D pair, and the 
 and lengths are played in the simulator with the profile's costs. p50 and p90 of TTFT and TPOT stand
 side by side. No load is used to fit anything.
 
-Each load is sent in every round, the same arrivals and lengths with other tokens; before each round
-after the first the profile is calibrated anew, with its own two short loads, because a machine that
-others use is another one minutes later. The middle of the rounds' errors counts. How far single
-measurements are from their middle is counted beside: no prediction can be nearer to a measurement
-than that is to its own repetition. `drift_percent` says how much slower a few lone requests were
-around a load than beside the profile, and where requests were sent late (`sent_late_ms_p99`) the
-machine stood still, real-time priority or not.
+Each load is sent in every round, the same arrivals and lengths with other tokens. A machine that
+others use is another one a minute later, and what is set side by side has to meet the same one: so
+a load is sent in four pieces, in turn with traffic of its own that the profile is calibrated with
+anew (`--pieces 1` where a machine stays as it is). The middle of the rounds' errors counts. How far
+single measurements are from their middle is counted beside: no prediction can be nearer to a
+measurement than that is to its own repetition. `drift_percent` says how much slower a few lone
+requests were around a load than beside the profile, and where requests were sent late
+(`sent_late_ms_p99`) the machine stood still, real-time priority or not. Engines that it starts have
+their memory kept in place (bench/plan_hold.py; `--let-go` does not): on a virtual machine whose
+host takes idle pages away no figure repeats.
 
     python bench/plan_validate.py --rounds 3 --json bench/results/plan_real.json
     python bench/plan_validate.py --url http://127.0.0.1:8000 --load 300:24:2 --load 800:16:1
@@ -27,21 +30,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
-import statistics
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+import time
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from output import write
-from plan_load import Sent, Speed, hurry, probers, run_load, speed
+from plan_figures import (
+    CELLS,
+    beside_answers,
+    compared,
+    counted,
+    drift,
+    figures_of,
+    line_of,
+    pieces_in,
+    table,
+)  # fmt: skip
+from plan_hold import held, largest_file, show
+from plan_load import Speed, hurry, probers, run_load, speed
 
 from baton.observe.percentile import percentile
 from baton.plan.calibrate import played
-from baton.plan.measure import Grid, in_traffic, measure
+from baton.plan.measure import Grid, measure
+from baton.plan.measure_traffic import Part, TrafficAsked, part_of, told
 from baton.plan.profile_file import Calibration, Profile
 from baton.plan.simulator import Request
 from baton.plan.traffic import made_up
@@ -63,11 +80,6 @@ ALONE = ("512:32:6", "200:24:10", "900:16:5", "300:64:4", "512:32:2")
 PAIR = ("512:32:4", "200:24:6", "900:16:3", "300:64:2.5", "512:32:1.5")
 LEAST = 80
 """Requests of a load: a 90th percentile of 30 is one of three requests."""
-AROUND_S = 0.006
-"""Nearer than that, two moments are not told apart."""
-SAME = 15.0
-"""Percent within which a prediction counts as right."""
-CELLS = ("ttft_p50", "ttft_p90", "tpot_p50", "tpot_p90")
 ARGUMENTS = ("--max-num-seqs", str(MAX_SEQS), "--max-num-batched-tokens", str(BUDGET))
 
 
@@ -84,6 +96,13 @@ class Asked:
     longest: int
     budget: int
     gpu: str | None
+    pieces: int = 4
+    """Of each load."""
+
+    @property
+    def traffic(self) -> TrafficAsked:
+        """To calibrate a load's prediction with: a part before each piece, and one at the end."""
+        return TrafficAsked(seconds=10.0, answers=(24, 40), rare=10, parts=self.pieces + 1)
 
 
 def requests_of(load: str, seconds: float, seed: int, longest: int) -> list[Request]:
@@ -102,59 +121,19 @@ def requests_of(load: str, seconds: float, seed: int, longest: int) -> list[Requ
     return found
 
 
-def figures_of(answers: Sequence[Any]) -> dict[str, float]:
-    """p50 and p90 of both times, in milliseconds."""
-    return {
-        f"{name}_p{100 * share:.0f}": round(
-            1e3 * percentile([getattr(one, f"{name}_s") for one in answers], share), 2
-        )
-        for name in ("ttft", "tpot")
-        for share in (0.5, 0.9)
-    }
+def pieces_of(requests: Sequence[Request], count: int) -> list[list[Request]]:
+    """As many, one after the other.
 
-
-def compared(
-    rounds: Sequence[dict[str, float]], said: Sequence[dict[str, float]]
-) -> dict[str, Any]:
-    """The middle of the rounds, and the middle of the rounds' errors."""
-    rows = {}
-    for cell in CELLS:
-        measured, predicted = [one[cell] for one in rounds], [one[cell] for one in said]
-        errors = [100 * (p / m - 1) for p, m in zip(predicted, measured, strict=True)]
-        rows[cell] = {
-            "measured_ms": round(statistics.median(measured), 2),
-            "predicted_ms": round(statistics.median(predicted), 2),
-            "error_percent": round(statistics.median(errors), 1),
-            "rounds_ms": measured, "predicted_rounds_ms": predicted,
-        }  # fmt: skip
-    return rows
-
-
-def beside_answers(requests: Sequence[Request], sent: Sequence[Sent]) -> dict[str, int]:
-    """First tokens that came while another answer was being written, and just when all had ended.
-
-    Two engines that run side by side give the first kind; the second says that one held the other
-    up.
+    Each begins as long before its first request as that came after the one before.
     """
-    spans = [(r.arrival_s + s.late_s, s) for r, s in zip(requests, sent, strict=True)]
-    found = {"came_beside_others": 0, "came_when_others_had_ended": 0}
-    for begun, one in spans:
-        first = begun + one.ttft_s
-        others = [(at + o.times_s[0], at + o.times_s[-1]) for at, o in spans if o is not one]
-        if any(a < first - AROUND_S and b > first + AROUND_S / 2 for a, b in others):
-            found["came_beside_others"] += 1
-        elif any(begun + 2 * AROUND_S < b <= first for _, b in others):
-            found["came_when_others_had_ended"] += 1
+    found, size = [], -(-len(requests) // count)
+    for begin in range(0, len(requests), size):
+        since_s = requests[begin - 1].arrival_s if begin else 0.0
+        found.append([
+            replace(one, arrival_s=one.arrival_s - since_s)
+            for one in requests[begin : begin + size]
+        ])  # fmt: skip
     return found
-
-
-def drift(now: Sequence[Speed], then: Speed) -> dict[str, float]:
-    """Percent by which first tokens and steps are slower than beside the profile."""
-    return {
-        name: round(100 * (statistics.mean(getattr(one, name) for one in now)
-                           / getattr(then, name) - 1), 1)
-        for name in ("first_s", "step_s")
-    }  # fmt: skip
 
 
 async def model_of(url: str) -> str:
@@ -180,11 +159,11 @@ class Setup:
     """One engine or a pair, its loads, and what came of them."""
 
     urls: Sequence[str]
-    requests: dict[str, list[Request]]
+    requests: dict[str, list[list[Request]]]
+    """Of each load, in pieces."""
     then: Speed
     """Of the machine, beside the profile."""
     last: Speed
-    calibrations: list[dict[str, Any]] = field(default_factory=list)
     figures: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     said: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -200,15 +179,20 @@ class Setup:
         """In files."""
         return "pd" if self.apart else "without_pd"
 
+    def factors(self, profile: Profile) -> Calibration:
+        """Its own."""
+        return profile.calibration_apart if self.apart else profile.calibration
+
     def as_dict(self) -> dict[str, Any]:
         """For the file."""
         rows = [
-            {"load": load, "requests": len(self.requests[load]),
+            {"load": load, "requests": sum(map(len, self.requests[load])),
+             "pieces": [len(piece) for piece in self.requests[load]],
              **compared(self.figures[load], self.said[load]), "rounds": self.rounds[load],
              "first_round": self.first[load]}
             for load in self.requests
         ]  # fmt: skip
-        return {"speed": asdict(self.then), "calibrations": self.calibrations, "rows": rows}
+        return {"speed": asdict(self.then), "rows": rows}
 
 
 def set_up(urls: Sequence[str], model: str, profile: Profile, asked: Asked) -> Setup:
@@ -217,71 +201,80 @@ def set_up(urls: Sequence[str], model: str, profile: Profile, asked: Asked) -> S
     longest = min(profile.engine.max_model_len or asked.longest, asked.longest)
     then = asyncio.run(speed(urls, model))
     requests = {
-        load: requests_of(load, asked.seconds, 100 + number, longest)
+        load: pieces_of(requests_of(load, asked.seconds, 100 + number, longest), asked.pieces)
         for number, load in enumerate(loads)
     }
     return Setup(urls, requests, then, then)
 
 
-def play_round(setup: Setup, model: str, profile: Profile, asked: Asked, turn: int) -> None:
-    """Calibrate, then send each load once."""
-    if turn:  # the profile is as fresh
-        profile = asyncio.run(calibrated_anew(setup.urls, model, profile, asked.grid))
-    factors = profile.calibration_apart if setup.apart else profile.calibration
-    setup.calibrations.append(factors.model_dump())
-    for number, (load, those) in enumerate(setup.requests.items()):
-        sent = asyncio.run(run_load(setup.urls, model, those))
+def play_round(setup: Setup, model: str, profile: Profile, asked: Asked, turn: int) -> Profile:
+    """Send each load once, its pieces in turn with traffic that its prediction is calibrated with.
+
+    The profile as it was calibrated last.
+    """
+    for number, (load, pieces) in enumerate(setup.requests.items()):
+        parts, sent = [], []
+        # Lengths of their own each time: what an engine has seen often it reads faster.
+        begin = (turn * len(setup.requests) + number) * asked.traffic.parts
+        for order in range(len(pieces) + 1):
+            parts.append(asyncio.run(part(setup.urls, model, profile, asked, begin + order)))
+            if order < len(pieces):
+                sent += asyncio.run(run_load(setup.urls, model, pieces[order]))
         before, setup.last = setup.last, asyncio.run(speed(setup.urls, model))
+        profile = told(profile, parts, apart=setup.apart, say=say)
         row: dict[str, Any] = {
             "drift_percent": drift((before, setup.last), setup.then),
             "sent_late_ms_p99": round(1e3 * percentile([one.late_s for one in sent], 0.99), 1),
             "load_average": round(os.getloadavg()[0], 1),
+            "calibration": setup.factors(profile).model_dump(),
         }
         if setup.apart:
-            row["first_tokens"] = beside_answers(those, sent)
+            row["first_tokens"] = beside_answers(pieces, sent)
         setup.rounds.setdefault(load, []).append(row)
         setup.figures.setdefault(load, []).append(figures_of(sent))
-        setup.said.setdefault(load, []).append(predicted(profile, those, apart=setup.apart))
-        setup.first.setdefault(load, [line_of(r, s) for r, s in zip(those, sent, strict=True)])
+        setup.said.setdefault(load, []).append(predicted(profile, pieces, apart=setup.apart))
+        lines = [line_of(r, s) for r, s in zip(itertools.chain(*pieces), sent, strict=True)]
+        setup.first.setdefault(load, lines)
         say(f"{load}: measured {setup.figures[load][-1]}, predicted {setup.said[load][-1]}")
-        record = [[r.arrival_s, *asdict(s).values()] for r, s in zip(those, sent, strict=True)]
+        record = {"load": load, "row": row, "traffic": [asdict(one) for one in parts],
+                  "requests": [asdict(one) for one in sent]}  # fmt: skip
         (asked.raw / f"{setup.name}_{number}_{turn}.json").write_text(
-            json.dumps({"load": load, "row": row, "requests": record}), encoding="utf-8"
+            json.dumps(record), encoding="utf-8"
         )
+    return profile
 
 
-async def calibrated_anew(urls: Sequence[str], model: str, profile: Profile, grid: Grid) -> Profile:
-    """With traffic of now: a machine that others use is another one minutes later."""
-    lengths = grid.lengths_for(profile.engine.max_model_len)
+async def part(
+    urls: Sequence[str], model: str, profile: Profile, asked: Asked, number: int
+) -> Part:
+    """Of the traffic that a prediction is calibrated with."""
+    lengths = asked.grid.lengths_for(profile.engine.max_model_len)
     async with probers(urls, model) as engines:
-        return await in_traffic(profile, engines, grid, lengths, say)
+        for engine in engines:
+            engine.chance.seed(time.time_ns())  # no prompt that an earlier one has sent
+        return await part_of(profile, engines, lengths, asked.traffic, number)
 
 
-def predicted(profile: Profile, requests: Sequence[Request], *, apart: bool) -> dict[str, float]:
+def predicted(
+    profile: Profile, pieces: Sequence[Sequence[Request]], *, apart: bool
+) -> dict[str, float]:
     """What the simulator says of them."""
-    return figures_of(played(profile, requests, apart=apart, max_seqs=MAX_SEQS))
-
-
-def line_of(request: Request, sent: Sent) -> str:
-    """When it was to be sent, how late it was, tokens in and out, first and last token: seconds."""
-    return (f"{request.arrival_s:.6f} {sent.late_s:.6f} {sent.prompt_tokens} {sent.output_tokens} "
-            f"{sent.times_s[0]:.6f} {sent.times_s[-1]:.6f}")  # fmt: skip
-
-
-def request_of(line: str) -> Request:
-    """The request of such a line."""
-    arrival_s, _, prompt, output, *_ = line.split()
-    return Request(float(arrival_s), int(prompt), int(output))
+    said = (played(profile, piece, apart=apart, max_seqs=MAX_SEQS) for piece in pieces)
+    return figures_of(list(itertools.chain(*said)))
 
 
 def replayed(figures: dict[str, Any]) -> dict[str, Any]:
     """A file's measurements, with what the simulator says today."""
     profile = Profile.model_validate(figures["profile"])
     for name, setup in figures["setups"].items():
-        those = [with_factors(profile, name, factors) for factors in setup["calibrations"]]
         for row in setup["rows"]:
-            requests = [request_of(line) for line in row["first_round"]]
-            said = [predicted(one, requests, apart=name == "pd") for one in those]
+            pieces = pieces_in(row)
+            said = [
+                predicted(
+                    with_factors(profile, name, one["calibration"]), pieces, apart=name == "pd"
+                )
+                for one in row["rounds"]
+            ]
             measured = zip(*(row[cell]["rounds_ms"] for cell in CELLS), strict=True)
             row.update(compared([dict(zip(CELLS, one, strict=True)) for one in measured], said))
     return {**figures, "counted": counted(figures["setups"])}
@@ -298,36 +291,9 @@ def say(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
-def counted(setups: dict[str, Any]) -> dict[str, Any]:
-    """How many predictions are within 15 %, and how many single rounds of the middle of all."""
-    rows = [row for setup in setups.values() for row in setup["rows"]]
-    found: dict[str, Any] = {}
-    for cell in CELLS:
-        errors = [abs(row[cell]["error_percent"]) for row in rows]
-        repeats = [
-            100 * abs(each / row[cell]["measured_ms"] - 1)
-            for row in rows
-            for each in row[cell]["rounds_ms"]
-        ]
-        found[cell] = {
-            "predictions": len(errors),
-            "within_15_percent": sum(error <= SAME for error in errors),
-            "median_error_percent": round(statistics.median(errors), 1),
-            "largest_error_percent": max(errors),
-            "single_rounds": len(repeats),
-            "single_rounds_within_15_percent": sum(error <= SAME for error in repeats),
-        }
-    found["all"] = {
-        name: sum(found[cell][name] for cell in CELLS)
-        for name in ("predictions", "within_15_percent", "single_rounds",
-                     "single_rounds_within_15_percent")
-    }  # fmt: skip
-    return found
-
-
 @contextlib.contextmanager
-def engines(folder: Path) -> Iterator[list[str]]:
-    """URLs of a prefill and a decode engine.
+def engines(folder: Path, *, hold: bool) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """URLs of a prefill and a decode engine, and what is known of their memory.
 
     Both in this session: Linux shares processors among sessions first, and engines in sessions of
     their own hold each other up for long (decision 0007).
@@ -336,26 +302,10 @@ def engines(folder: Path) -> Iterator[list[str]]:
 
     specs = [EngineSpec(role, role, ARGUMENTS) for role in ("prefill", "decode")]
     with start_engines(specs, folder, own_sessions=False) as started:
-        yield [engine.url for engine in started]
-
-
-def table(figures: dict[str, Any]) -> str:
-    """For the guide: milliseconds measured / predicted (error)."""
-    lines = [
-        "| | tokens in, out, requests/s | TTFT p50 | TTFT p90 | TPOT p50 | TPOT p90 |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for setup, found in figures["setups"].items():
-        for row in found["rows"]:
-            cells = [
-                f"{cell['measured_ms']:.3g} / {cell['predicted_ms']:.3g} "
-                f"({cell['error_percent']:+.0f} %)"
-                for cell in (row[name] for name in CELLS)
-            ]
-            load = row["load"].replace(":", ", ")
-            name = "P/D" if setup == "pd" else "no P/D"
-            lines.append(f"| {name} | {load} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        pids = [engine.process.pid for engine in started]
+        facts = {"pages_held": hold, "reading_a_byte_of_each_page": show(largest_file(pids[0]))}
+        with held(pids) if hold else contextlib.nullcontext():
+            yield [engine.url for engine in started], facts
 
 
 def options() -> argparse.ArgumentParser:
@@ -366,11 +316,13 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--load", action="append", help="ISL:OSL:RATE")
     parser.add_argument("--seconds", type=float, default=15.0, help="Of each load.")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--pieces", type=int, default=4, help="Of each load.")
     parser.add_argument("--profile-rounds", type=int, default=5)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="Of the profile.")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="Of the profile.")
     parser.add_argument("--longest", type=int, default=LONGEST, help="Tokens of a request.")
     parser.add_argument("--budget", type=int, default=BUDGET, help="max_num_batched_tokens.")
+    parser.add_argument("--let-go", action="store_true", help="Engines' memory to idle hosts.")
     parser.add_argument("--gpu", help="What the engines run on.")
     parser.add_argument("--raw", type=Path, help="Folder for each request's times.")
     parser.add_argument("--json", type=Path)
@@ -391,17 +343,20 @@ def main() -> None:
         print(table(figures), file=sys.stderr)
         return
     grid = Grid(lengths=tuple(given.lengths), decode_batches=tuple(given.batches),
-                rounds=given.profile_rounds)  # fmt: skip
-    figures = {"cores": os.cpu_count()}
+                rounds=given.profile_rounds, traffic=TrafficAsked(seconds=0.0))  # fmt: skip
+    figures: dict[str, Any] = {"cores": os.cpu_count()}
     with contextlib.ExitStack() as stack:
         raw = given.raw or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         raw.mkdir(parents=True, exist_ok=True)
         asked = Asked(
             loads=given.load, seconds=given.seconds, rounds=given.rounds, raw=raw, grid=grid,
             longest=given.longest, budget=given.budget, gpu=given.gpu,
+            pieces=given.pieces,
         )  # fmt: skip
         urls = [url for url in (given.url, given.decode_url) if url]
-        urls = urls or stack.enter_context(engines(raw))
+        if not urls:
+            urls, facts = stack.enter_context(engines(raw, hold=not given.let_go))
+            figures |= facts
         figures |= hurry()
         profile = profiled(urls, asked)
         figures["profile"] = profile.model_dump(mode="json")
@@ -410,7 +365,7 @@ def main() -> None:
         played_on = [set_up(those, model, profile, asked) for those in shapes]
         for turn in range(given.rounds):
             for setup in played_on:
-                play_round(setup, model, profile, asked, turn)
+                profile = play_round(setup, model, profile, asked, turn)
         setups = {setup.name: setup.as_dict() for setup in played_on}
     write({**figures, "counted": counted(setups), "setups": setups}, given.json)
 

@@ -5,42 +5,57 @@ nothing else. Traffic comes now and then, of all lengths, and some of an engine'
 a few answers are taken as traffic (`plan.measure_traffic`), quiet with pauses and busy with hardly
 one; the simulator plays the same requests, and factors make what it says that of what was seen:
 
-    first         TTFT of both: a machine that is shared takes longer the busier it is
-    wake          TTFT of quiet traffic
-    step          TPOT of quiet traffic: in busy traffic it is prompts as much as steps
-    uneven_first, uneven_step    how far from the middle one in ten of them is, in quiet traffic
+    first, first_s   TTFT: what grows with prompts, and what every request takes more
+    wake             TTFT of quiet traffic, where `first_s` is that of busy traffic
+    step             TPOT of quiet traffic: in busy traffic it is prompts as much as steps
+    beside_first, beside_step    of a pair on one machine: TTFT and TPOT of busy traffic
+    uneven_first, uneven_step    the 90th percentiles of TTFT and TPOT
 
-Each request is set beside itself, and the middle of all counts. Nothing else is fitted. On engines
-that work evenly, as GPUs do, the factors come out near 1 and the unevenness near 0.
+Where two engines share processors, busy traffic is slower for what they cost each other and not
+only for want of pauses. `first_s` is that of quiet traffic then, and `wake` that of one engine.
+
+Each request is set beside itself, and the middle of all counts; percentiles beside percentiles.
+Nothing else is fitted. On engines that work evenly, as GPUs do, the factors come out near 1, and
+seconds and unevenness near 0.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from baton.observe.percentile import percentile
-from baton.plan.simulator import EngineLimits, Fleet, Pool, Request
+from baton.plan.simulator import EngineLimits, Fleet, FleetSettings, Pool, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from baton.plan.measure_traffic import Sent
     from baton.plan.profile_file import Calibration, Profile
     from baton.plan.simulator.outcome import Served
 
-_ROUNDS = 40
-"""Each factor acts on what the others are fitted to, a little."""
-NORMAL_90 = 1.2816
-"""Deviations at which the 90th percentile of a normal distribution lies."""
+_WIDE = 0.4
+"""Of the first steps of a search."""
+_FACTORS = ("first", "step", "wake", "wake_long", "beside_first")
+_PULL = 3.6
+"""Divided by the answers: how strongly factors are held where they were, which is at 1 at first.
+What answers do not tell apart stays as it was, and few tell less than many."""
+_NEAR = 0.05
+"""Distances below count by their squares."""
+_HALVINGS = 8
+"""Of the unevenness that is looked for."""
 _SHOWS, _SHOWN = 0.05, 5
-"""Share of a first token that waking has to be, in so many answers, for its factor to be told."""
+"""Share of a time that a part has to be, in so many answers, for its factor to be told."""
 _LEAST, _MOST = 0.5, 3.0
 """Of a factor: beyond, the engine does something that a profile does not know, and a factor would
 only hide it."""
-_MOST_WAKE, _MOST_UNEVEN, _MOST_MORE = 4.0, 1.0, 2.0
-"""Of waking's factor, of a deviation, and by what it is made larger at most."""
+_MOST_PART, _MOST_S, _MOST_UNEVEN, _MOST_MORE = 4.0, 2.0, 1.0, 2.0
+"""Of a part's factor, of `first_s` in shortest first tokens, of a deviation, and by what that is
+made larger at most."""
+NORMAL_90 = 1.2816
+"""Deviations at which the 90th percentile of a normal distribution lies."""
 MAX_SEQS = 256
 
 
@@ -54,6 +69,11 @@ class Seen:
     ttft_s: float
     tpot_s: float
 
+    @property
+    def ended_s(self) -> float:
+        """Its last token."""
+        return self.arrival_s + self.ttft_s + self.tpot_s * (self.output_tokens - 1)
+
     @classmethod
     def of(cls, requests: Sequence[Request], sent: Sequence[Sent]) -> list[Seen]:
         """What came of requests; they arrived when they were sent."""
@@ -66,7 +86,10 @@ class Seen:
 def played(
     profile: Profile, requests: Sequence[Request], *, apart: bool, max_seqs: int = MAX_SEQS
 ) -> list[Served]:
-    """Requests on the engine that was measured, or on the pair, in the simulator."""
+    """Requests on the engine that was measured, or on the pair, in the simulator.
+
+    Warm, as `measure_traffic.send` finds them.
+    """
     apart = apart and bool(profile.handoff)
     costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
     limits = EngineLimits(profile.engine.max_num_batched_tokens, max_seqs)
@@ -74,7 +97,17 @@ def played(
         pools = [Pool(role, costs, (0,), limits, link=link) for role in ("prefill", "decode")]
     else:
         pools = [Pool("both", costs, (0,), limits)]
-    return list(Fleet(pools).play(requests).served)
+    return list(Fleet(pools, FleetSettings(awake=True)).play(requests).served)
+
+
+def joined(parts: Sequence[Sequence[Seen]]) -> list[Seen]:
+    """Answers of several short loads as of one: each begins when the one before has ended."""
+    found: list[Seen] = []
+    begun_s = 0.0
+    for part in parts:
+        found += [replace(one, arrival_s=begun_s + one.arrival_s) for one in part]
+        begun_s = max((one.ended_s for one in found), default=0.0)
+    return found
 
 
 def calibrated(
@@ -82,76 +115,129 @@ def calibrated(
 ) -> Profile:
     """The profile with its factors, of one engine or of the pair.
 
-    As it was where nothing was seen.
+    As it was where nothing was seen. A profile that was calibrated before is where it begins.
     """
     if not quiet or not busy:
         return profile
     field = "calibration_apart" if apart else "calibration"
-    found: Calibration = getattr(profile, field).model_copy(
-        update={"answers": len(quiet) + len(busy)}
-    )
+    fit = _Fit(profile, field, quiet, busy)
+    for _ in range(2):  # unevenness moves the middle a little
+        fit.found = fit.uneven(fit.nearest(fit.found))
+    answers = len(quiet) + len(busy)
+    return profile.model_copy(update={field: fit.found.model_copy(update={"answers": answers})})
 
-    def said(seen: Sequence[Seen], factors: Calibration) -> list[Served]:
+
+class _Fit:
+    """Of one engine or a pair."""
+
+    def __init__(
+        self, profile: Profile, field: str, quiet: Sequence[Seen], busy: Sequence[Seen]
+    ) -> None:
+        self._profile, self._field = profile, field
+        self._sets = [sorted(seen, key=lambda one: one.arrival_s) for seen in (quiet, busy)]
+        self._apart = field == "calibration_apart"
+        self.shared = self._apart and bool(profile.step_costs().beside)
+        self._shortest_s = min(point.seconds for point in profile.prefill)
+        self._known: Calibration = getattr(profile, field)
+        alone = profile.calibration
+        if self._apart and alone.answers and not self._known.answers:
+            update = {"wake": alone.wake, "wake_long": alone.wake_long}
+            self._known = self._known.model_copy(update=update)
+        self._pull = _PULL / (len(quiet) + len(busy))
+        self.found = self._known.model_copy(update={"uneven_first": 0.0, "uneven_step": 0.0})
+
+    def _said(self, seen: Sequence[Seen], factors: Calibration) -> list[Served]:
         requests = [Request(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in seen]
-        return played(profile.model_copy(update={field: factors}), requests, apart=apart)
+        profile = self._profile.model_copy(update={self._field: factors})
+        return played(profile, requests, apart=self._apart)
 
-    quiet, busy = (sorted(seen, key=lambda one: one.arrival_s) for seen in (quiet, busy))
-    for _ in range(_ROUNDS):
-        is_busy, is_quiet = said(busy, found), said(quiet, found)
-        awake = said(quiet, found.model_copy(update={"wake": 0.0}))
-        found = found.model_copy(
-            update={
-                "first": _bounded(
-                    found.first * _ratio([*quiet, *busy], [*is_quiet, *is_busy], "ttft_s")
-                ),
-                "step": _bounded(found.step * _ratio(quiet, is_quiet, "tpot_s")),
-                "wake": _wake(found.wake, quiet, is_quiet, awake),
-            }
-        )
-    even = said(quiet, found)
-    for name, field_name in (("ttft_s", "uneven_first"), ("tpot_s", "uneven_step")):
-        deviation = _deviation(_times(quiet, name), _times(even, name))
-        # Only a part of the time is uneven in the simulator, and some of it evens out.
-        shows = _deviation(
-            _times(said(quiet, found.model_copy(update={field_name: deviation})), name),
-            _times(even, name),
-        )
-        more = min(max(deviation / shows, 1.0), _MOST_MORE) if shows else 1.0
-        found = found.model_copy(update={field_name: min(more * deviation, _MOST_UNEVEN)})
-    return profile.model_copy(update={field: found})
+    def _amiss(self, factors: Calibration) -> float:
+        """Mean distance of the logarithms: of all TTFT, and of the TPOT of quiet traffic.
+
+        Round near nothing (pseudo-Huber), or a search stands still on the edges.
+        """
+        away = [(factors.first_s - self._known.first_s) / self._shortest_s]
+        away += [getattr(factors, name) - getattr(self._known, name) for name in _FACTORS]
+        total = self._pull * sum(one * one for one in away)
+        for names, seen in zip((("ttft_s", "tpot_s"), ("ttft_s",)), self._sets, strict=True):
+            said = self._said(seen, factors)
+            for name in names:
+                both = zip(_times(seen, name), _times(said, name), strict=True)
+                total += sum(math.hypot(_NEAR, math.log(a / b)) for a, b in both) / len(seen)
+        return total
+
+    def nearest(self, start: Calibration) -> Calibration:
+        """By steps in one factor at a time, and on in the direction that led nearer.
+
+        R. Hooke and T. A. Jeeves, "Direct search" (1961). It asks for no slope, and distances of
+        times that queues make have none.
+        """
+        most_s = _MOST_S * self._shortest_s
+        spans = {"first": (_LEAST, _MOST), "first_s": (-most_s, most_s), "step": (_LEAST, _MOST)}
+        parts = ("wake", "wake_long", "beside_first") if self.shared else ("wake", "wake_long")
+        spans |= dict.fromkeys(parts, (0.0, _MOST_PART))
+        steps = dict.fromkeys(spans, _WIDE) | {"first_s": _WIDE * self._shortest_s}
+
+        def within(factors: Calibration, moves: Mapping[str, float]) -> Calibration:
+            update = {}
+            for name, move in moves.items():
+                low, high = spans[name]
+                update[name] = min(max(getattr(factors, name) + move, low), high)
+            return factors.model_copy(update=update)
+
+        def around(base: Calibration, amiss: float) -> tuple[Calibration, float]:
+            for name, step in steps.items():
+                for move in (step, -step):
+                    other = within(base, {name: move})
+                    other_amiss = self._amiss(other)
+                    if other_amiss < amiss:
+                        base, amiss = other, other_amiss
+                        break
+            return base, amiss
+
+        found, least = start, self._amiss(start)
+        for _ in range(_HALVINGS):
+            nearer, amiss = around(found, least)
+            while amiss < least:
+                moves = {name: getattr(nearer, name) - getattr(found, name) for name in spans}
+                found, least = nearer, amiss
+                on = within(found, moves)
+                nearer, amiss = around(on, self._amiss(on))
+                if amiss >= least:
+                    nearer, amiss = around(found, least)
+            steps = {name: step / 2 for name, step in steps.items()}
+        return found
+
+    def uneven(self, factors: Calibration) -> Calibration:
+        """With the deviations that quiet traffic shows. Of prompts, then of steps."""
+        quiet = self._sets[0]
+        even = factors.model_copy(update={"uneven_first": 0.0, "uneven_step": 0.0})
+        usual = self._said(quiet, even)
+        for name, field in (("ttft_s", "uneven_first"), ("tpot_s", "uneven_step")):
+            deviation = _deviation(quiet, quiet, usual, name)
+            # Only a part of the time is uneven in the simulator, and some of it evens out.
+            spread = self._said(quiet, even.model_copy(update={field: deviation}))
+            shows = _deviation(quiet, spread, usual, name)
+            more = min(max(deviation / shows, 1.0), _MOST_MORE) if shows else 1.0
+            factors = factors.model_copy(update={field: min(more * deviation, _MOST_UNEVEN)})
+        return factors
+
+
+def _deviation(
+    requests: Sequence[Seen], times: Sequence[Seen] | Sequence[Served], usual: Sequence[Served],
+    name: str,
+) -> float:  # fmt: skip
+    """Of the logarithm, by what neighbours in length differ: what a length takes is no chance.
+
+    The mean square of successive differences (J. von Neumann, 1941), of percentiles instead of
+    squares so that a hiccup counts once.
+    """
+    order = sorted(range(len(requests)), key=lambda i: requests[i].prompt_tokens)
+    logs = [math.log(a / b) for a, b in zip(_times(times, name), _times(usual, name), strict=True)]
+    apart = [abs(logs[i] - logs[j]) for i, j in itertools.pairwise(order)]
+    # 80 % of distances are within the 90th percentile to both sides.
+    return percentile(apart, 0.8) / NORMAL_90 / math.sqrt(2) if apart else 0.0
 
 
 def _times(answers: Sequence[Seen] | Sequence[Served], name: str) -> list[float]:
     return [max(getattr(one, name) or 0.0, 1e-9) for one in answers]
-
-
-def _ratio(seen: Sequence[Seen], said: Sequence[Served], name: str) -> float:
-    """By what factor answers took longer than is said of them: the middle one's."""
-    both = zip(_times(seen, name), _times(said, name), strict=True)
-    return float(percentile([a / b for a, b in both], 0.5))
-
-
-def _deviation(times: Sequence[float], usual: Sequence[float]) -> float:
-    """Of the logarithm, by the 90th percentile beside the middle."""
-    ratios = [a / b for a, b in zip(times, usual, strict=True)]
-    return math.log(percentile(ratios, 0.9) / percentile(ratios, 0.5)) / NORMAL_90
-
-
-def _bounded(factor: float) -> float:
-    return min(max(factor, _LEAST), _MOST)
-
-
-def _wake(
-    factor: float, seen: Sequence[Seen], said: Sequence[Served], awake: Sequence[Served]
-) -> float:
-    """A multiple of what was measured after pauses; as it was where waking hardly shows."""
-    ratios = [
-        (was - without) / (now - without)
-        for was, now, without in zip(
-            *(_times(x, "ttft_s") for x in (seen, said, awake)), strict=True
-        )
-        if now - without > _SHOWS * without
-    ]
-    if len(ratios) < _SHOWN:
-        return factor
-    return float(min(factor * max(percentile(ratios, 0.5), 0.0), _MOST_WAKE))

@@ -83,8 +83,6 @@ class Wake:
     """
 
     points: tuple[tuple[float, float, float], ...] = ()
-    factor: float = 1.0
-    """Times what the points say (`plan.calibrate`)."""
 
     def extra_s(self, pause_s: float, usual_s: float) -> float:
         """How much longer than `usual_s`."""
@@ -94,9 +92,9 @@ class Wake:
                 along = (pause_s - before[0]) / (point[0] - before[0])
                 fixed_s = before[1] + along * (point[1] - before[1])
                 share = before[2] + along * (point[2] - before[2])
-                return self.factor * (fixed_s + share * usual_s)
+                return fixed_s + share * usual_s
             before = point
-        return self.factor * (before[1] + before[2] * usual_s)
+        return before[1] + before[2] * usual_s
 
 
 NO_WAKE = Wake()

@@ -23,7 +23,7 @@ import json
 import math
 import re
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,9 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
-from baton.plan.calibrate import NORMAL_90, Seen, calibrated
 from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
-from baton.plan.measure_traffic import ANSWER, BUSY, QUIET, READING, sample, send
+from baton.plan.measure_traffic import TrafficAsked, in_traffic
 from baton.plan.probe import SPREAD, Prober, places
 from baton.plan.profile_file import (
     FORMAT,
@@ -70,10 +69,8 @@ class Grid:
     rounds: int = 5
     pauses_s: tuple[float, ...] = (0.02, 0.1, 0.5, 2.0)
     """How long an engine is left alone before it is asked how soon it wakes."""
-    traffic_s: float = 20.0
-    """How long requests come as traffic does, to calibrate with: quiet, and again busy. 0: not."""
-    answers: tuple[int, int] = (24, 80)
-    """So many at least and at most, of each kind of traffic."""
+    traffic: TrafficAsked = field(default_factory=TrafficAsked)
+    """To calibrate with."""
     longest: int | None = None
 
     def lengths_for(self, max_model_len: int | None) -> list[int]:
@@ -154,43 +151,14 @@ async def measure(
             wake=wake,
             beside=found,
         )
-        if grid.traffic_s:
+        if grid.traffic.seconds:
             try:
-                profile = await in_traffic(profile, [prober], grid, lengths, say)
-                if handed:
-                    profile = await in_traffic(profile, [prober, other], grid, lengths, say)
+                engines = [prober, other] if handed else [prober]
+                profile = await in_traffic(profile, engines, lengths, say, grid.traffic)
             except (aiohttp.ClientError, TimeoutError, OSError) as exc:
                 raise MeasurementFailed(
                     f"the engine is gone: {type(exc).__name__}", place=url
                 ) from exc
-    return profile
-
-
-async def in_traffic(
-    profile: Profile, engines: Sequence[Prober], grid: Grid, lengths: Sequence[int],
-    say: Callable[[str], None],
-) -> Profile:  # fmt: skip
-    """Calibrate with answers of one engine, or of the pair."""
-    apart = len(engines) > 1
-    costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
-    shortest, longest = lengths[0], lengths[-1]
-    mean = round((longest - shortest) / math.log(longest / shortest))
-    first_s = costs.request_s + costs.prefill_s(mean, budget=profile.engine.max_num_batched_tokens)
-    lone_s = first_s + ANSWER * costs.decode_base_s(1)
-    if apart and link is not None:
-        lone_s += link.seconds(costs.kv.of(mean))
-    seen = []
-    for number, under_way in enumerate((QUIET, BUSY)):
-        rate = min(under_way / lone_s, READING / first_s)
-        count = min(max(round(rate * grid.traffic_s), grid.answers[0]), grid.answers[1])
-        requests = sample((shortest, longest), rate, count, seed=number)
-        seen.append(Seen.of(requests, await send(engines, requests)))
-    profile = calibrated(profile, *seen, apart=apart)
-    found = profile.calibration_apart if apart else profile.calibration
-    one_in_ten = [math.exp(NORMAL_90 * dev) for dev in (found.uneven_first, found.uneven_step)]
-    say(f"in traffic{' of the pair' if apart else ''} first tokens take {found.first:.2f} times as "
-        f"long as in a row, steps {found.step:.2f} times, waking {found.wake:.2f} times; one in "
-        f"ten {one_in_ten[0]:.2f} and {one_in_ten[1]:.2f} times the usual")  # fmt: skip
     return profile
 
 

@@ -14,12 +14,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from baton.plan.calibrate import NORMAL_90, Seen, calibrated, joined
 from baton.plan.simulator.job import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from baton.plan.probe import Prober
+    from baton.plan.profile_file import Profile
 
 QUIET, BUSY = 0.3, 1.5
 """Requests under way on average if each took what it takes alone: pauses between most of them, and
@@ -28,6 +30,30 @@ READING = 0.5
 """Share of the time that prompts may be read at most: beyond, queues hide what a step takes."""
 ANSWER = 32
 """Tokens of an answer, on average."""
+
+
+@dataclass(frozen=True)
+class TrafficAsked:
+    """How much of it there is."""
+
+    seconds: float = 20.0
+    """How long requests come quietly, all parts together; busy ones are as many. 0: not at all."""
+    answers: tuple[int, int] = (24, 80)
+    """So many at least and at most, of each kind."""
+    rare: int = 32
+    """Further quiet ones after long pauses, of half the longest whose waking was measured on
+    average: quiet traffic has few of those."""
+    parts: int = 4
+    """In turn: quiet and busy, of one engine and of the pair. A machine that drifts is the same for
+    all of them so."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was seen of one."""
+
+    quiet: list[Seen]
+    busy: list[Seen]
 
 
 @dataclass(frozen=True)
@@ -48,6 +74,66 @@ class Sent:
     def tpot_s(self) -> float:
         """Seconds a token, of all but the first; an answer has two tokens at least."""
         return (self.times_s[-1] - self.times_s[0]) / (self.output_tokens - 1)
+
+
+async def in_traffic(
+    profile: Profile, engines: Sequence[Prober], lengths: Sequence[int],
+    say: Callable[[str], None], asked: TrafficAsked,
+) -> Profile:  # fmt: skip
+    """Calibrate with answers of one engine, and of the pair where there are two."""
+    setups = [engines[:1], engines] if len(engines) > 1 else [engines]
+    parts: list[list[Part]] = [[] for _ in setups]
+    for number in range(asked.parts):
+        for setup, found in zip(setups, parts, strict=True):
+            found.append(await part_of(profile, setup, lengths, asked, number))
+    for setup, found in zip(setups, parts, strict=True):
+        profile = told(profile, found, apart=len(setup) > 1, say=say)
+    return profile
+
+
+async def part_of(
+    profile: Profile, engines: Sequence[Prober], lengths: Sequence[int], asked: TrafficAsked,
+    number: int,
+) -> Part:  # fmt: skip
+    """One part. The same requests for the same number."""
+    apart = len(engines) > 1
+    costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
+    shortest, longest = lengths[0], lengths[-1]
+    mean = round((longest - shortest) / math.log(longest / shortest))
+    first_s = costs.request_s + costs.prefill_s(mean, budget=profile.engine.max_num_batched_tokens)
+    lone_s = first_s + ANSWER * costs.decode_base_s(1)
+    if apart and link is not None:
+        lone_s += link.seconds(costs.kv.of(mean))
+    seen = []
+    for kind, under_way in enumerate((QUIET, BUSY)):
+        rate = min(under_way / lone_s, READING / first_s)
+        count = min(max(rate * asked.seconds, asked.answers[0]), asked.answers[1])
+        requests = sample(
+            (shortest, longest), rate, math.ceil(count / asked.parts), seed=2 * number + kind
+        )
+        seen.append(Seen.of(requests, await send(engines, requests)))
+    if profile.wake and asked.rare:
+        rate = 2 / profile.wake[-1].pause_s
+        requests = sample(
+            (shortest, longest), rate, math.ceil(asked.rare / asked.parts), seed=1000 + number
+        )
+        seen[0] = joined([seen[0], Seen.of(requests, await send(engines, requests))])
+    return Part(*seen)
+
+
+def told(
+    profile: Profile, parts: Sequence[Part], *, apart: bool, say: Callable[[str], None]
+) -> Profile:
+    """Calibrated with all of them."""
+    quiet, busy = joined([part.quiet for part in parts]), joined([part.busy for part in parts])
+    profile = calibrated(profile, quiet, busy, apart=apart)
+    found = profile.calibration_apart if apart else profile.calibration
+    one_in_ten = [math.exp(NORMAL_90 * dev) for dev in (found.uneven_first, found.uneven_step)]
+    say(f"in traffic{' of the pair' if apart else ''} prompts take {found.first:.2f} times as "
+        f"long as in a row and {1e3 * found.first_s:+.1f} ms, steps {found.step:.2f} times, waking "
+        f"{found.wake:.2f} times; one in ten {one_in_ten[0]:.2f} and {one_in_ten[1]:.2f} times the "
+        "usual")  # fmt: skip
+    return profile
 
 
 async def ask(engines: Sequence[Prober], prompt: Sequence[int], tokens: int) -> list[float]:

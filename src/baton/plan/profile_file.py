@@ -92,14 +92,21 @@ class BesideFound(Frozen):
 
 
 class Calibration(Frozen):
-    """By what first tokens, steps and waking take longer in traffic than in a row.
+    """By what first tokens, steps, waking and engines beside take longer in traffic than in a row.
 
-    `uneven_*` are deviations of the logarithm of what equal work takes (`plan.calibrate`).
+    `first_s` is what every first token takes more, in seconds. `uneven_*` are deviations of the
+    logarithm of what equal work takes (`plan.calibrate`).
     """
 
     first: float = Field(default=1.0, gt=0)
+    first_s: float = 0.0
     step: float = Field(default=1.0, gt=0)
     wake: float = Field(default=1.0, ge=0)
+    wake_long: float = Field(default=1.0, ge=0)
+    """After the longest pause that was measured, where `wake` is after the shortest; in between by
+    turns."""
+    beside_first: float = Field(default=1.0, ge=0)
+    beside_step: float = Field(default=1.0, ge=0)
     uneven_first: float = Field(default=0.0, ge=0)
     uneven_step: float = Field(default=0.0, ge=0)
     answers: int = Field(default=0, ge=0)
@@ -178,14 +185,22 @@ class Profile(Frozen):
             kv_byte_s=step * context_s / self.bytes_per_token,
             kv=KvShape(self.bytes_per_token),
             kv_capacity_bytes=math.inf if capacity is None else capacity * self.bytes_per_token,
-            request_s=first * request_s,
-            wake=Wake(
-                tuple((point.pause_s, point.fixed_s, point.share) for point in self.wake),
-                factors.wake,
-            ),
+            request_s=max(first * request_s + factors.first_s, 0.0),
+            wake=self._waking(factors),
             uneven=Uneven(factors.uneven_first, factors.uneven_step),
-            beside=Beside(_clear(self.beside.reading), _clear(self.beside.writing)),
+            beside=Beside(
+                factors.beside_first * _clear(self.beside.reading),
+                factors.beside_step * _clear(self.beside.writing),
+            ),
         )
+
+    def _waking(self, factors: Calibration) -> Wake:
+        last = max(len(self.wake) - 1, 1)
+        points = []
+        for turn, point in enumerate(self.wake):
+            factor = factors.wake + (factors.wake_long - factors.wake) * turn / last
+            points.append((point.pause_s, factor * point.fixed_s, factor * point.share))
+        return Wake(tuple(points))
 
     def _curve(self, launch_s: float) -> PrefillCurve:
         """Of prompts as if one step read them, however long they are."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from baton.plan.calibrate import Seen, calibrated, played
+from baton.plan.calibrate import Seen, calibrated, joined, played
 from baton.plan.measure_traffic import sample
-from baton.plan.profile_file import Calibration, Profile, WakePoint
+from baton.plan.profile_file import BesideFound, Calibration, Profile, WakePoint
 from tests.unit.plan.test_profile_file import profile
 
 QUIET = sample((128, 4096), 2.0, 40, seed=1)
@@ -32,6 +32,11 @@ def seen(real: Profile, *, apart: bool) -> list[list[Seen]]:
     ]
 
 
+def on_one_machine(**more: float) -> Profile:
+    """Two engines that slow each other by half while both are busy."""
+    return waking(**more).model_copy(update={"beside": BesideFound(reading=0.5, writing=0.5)})
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_factors_of_another_machine_are_found(apart: bool) -> None:
     """Prompts take 1.5 times, steps 1.2 times and waking half as long as was measured."""
@@ -46,6 +51,40 @@ def test_factors_of_another_machine_are_found(apart: bool) -> None:
     assert ours.answers == len(QUIET) + len(BUSY)
     assert theirs == Calibration()
     assert found.prefill == profile().prefill
+
+
+def test_what_every_request_takes_more_is_not_taken_for_slower_prompts() -> None:
+    """10 ms each: a factor would make the longest prompts wrong."""
+    found = calibrated(waking(), *seen(waking(first_s=0.01), apart=False)).calibration
+    assert found.first_s == pytest.approx(0.01, rel=0.15)
+    assert (found.first, found.step) == pytest.approx((1.0, 1.0), rel=0.03)
+
+
+def test_long_pauses_have_a_factor_of_their_own() -> None:
+    """As long as was measured after short pauses, and twice as long after long ones."""
+    points = (WakePoint(pause_s=0.05, fixed_s=0.03, share=0.0),
+              WakePoint(pause_s=0.5, fixed_s=0.06, share=0.0))  # fmt: skip
+    measured = waking().model_copy(update={"wake": points})
+    real = measured.model_copy(update={"calibration": Calibration(wake_long=2.0)})
+    found = calibrated(measured, *seen(real, apart=False)).calibration
+    assert (found.wake, found.wake_long) == pytest.approx((1.0, 2.0), rel=0.1)
+
+
+def test_what_engines_of_one_machine_cost_each_other_is_found_in_busy_traffic() -> None:
+    """Twice what was measured; with engines of their own machines nothing is looked for."""
+    real = on_one_machine(beside_first=2.0)
+    found = calibrated(on_one_machine(), *seen(real, apart=True), apart=True).calibration_apart
+    assert found.beside_first == pytest.approx(2.0, rel=0.15)
+    assert found.first == pytest.approx(1.0, rel=0.05)
+    found = calibrated(waking(), *seen(waking(beside_first=2.0), apart=True), apart=True)
+    assert found.calibration_apart.beside_first == 1.0
+
+
+def test_parts_of_traffic_are_one_after_the_other() -> None:
+    """Each begins when the last answer of those before has ended."""
+    parts = [[Seen(0.5, 10, 11, 0.1, 0.02), Seen(0.6, 10, 2, 0.1, 0.02)],
+             [Seen(0.2, 10, 2, 0.1, 0.02)], []]  # fmt: skip
+    assert [one.arrival_s for one in joined(parts)] == pytest.approx([0.5, 0.6, 0.8 + 0.2])
 
 
 def test_an_uneven_machine_is_found_to_be_one() -> None:

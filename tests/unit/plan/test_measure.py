@@ -7,6 +7,7 @@ import pytest
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import MeasurementFailed
 from baton.plan.measure import Grid, answer_tokens, measure, together_s, wake_line
+from baton.plan.measure_traffic import TrafficAsked
 
 GRID = Grid(
     lengths=(64, 256),
@@ -14,8 +15,7 @@ GRID = Grid(
     decode_batches=(1, 2),
     rounds=1,
     pauses_s=(0.01,),
-    traffic_s=0.1,
-    answers=(6, 6),
+    traffic=TrafficAsked(seconds=0.1, answers=(6, 6), rare=4, parts=2),
 )
 
 
@@ -46,7 +46,7 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
     assert [p.pause_s for p in found.wake] == [0.01]
     assert found.beside.samples > 0
     assert [p.tokens for p in found.mixed] == [64, 256, 394]
-    assert found.calibration.answers == found.calibration_apart.answers == 12
+    assert found.calibration.answers == found.calibration_apart.answers == 2 * (3 + 3 + 2)
     assert len(said) == 17
     found.step_costs()
 

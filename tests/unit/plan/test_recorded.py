@@ -21,7 +21,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"
 MAX_SEQS = 64
 
 
-@pytest.mark.parametrize("name", ["plan_h200.json"])
+@pytest.mark.parametrize("name", ["plan_h200.json", "plan_real.json"])
 def test_predictions_of_recorded_loads_are_those_of_the_file_and_nine_in_ten_are_right(
     name: str,
 ) -> None:
@@ -31,10 +31,17 @@ def test_predictions_of_recorded_loads_are_those_of_the_file_and_nine_in_ten_are
     errors: list[float] = []
     for setup, found in figures["setups"].items():
         for row in found["rows"]:
-            requests = [_request(line) for line in row["first_round"]]
-            for turn, factors in enumerate(found["calibrations"]):
-                said = played(_with(profile, setup, factors), requests, apart=setup == "pd",
-                              max_seqs=MAX_SEQS)  # fmt: skip
+            requests, pieces = [_request(line) for line in row["first_round"]], []
+            for size in row["pieces"]:
+                pieces.append(requests[:size])
+                del requests[:size]
+            for turn, one in enumerate(row["rounds"]):
+                there = _with(profile, setup, one["calibration"])
+                said = [
+                    answer
+                    for piece in pieces
+                    for answer in played(there, piece, apart=setup == "pd", max_seqs=MAX_SEQS)
+                ]
                 for cell, value in _cells(said).items():
                     written = row[cell]["predicted_rounds_ms"][turn]
                     assert value == pytest.approx(written, abs=0.011), (row["load"], cell)

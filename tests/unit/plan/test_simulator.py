@@ -207,6 +207,13 @@ def test_an_engine_that_had_nothing_to_do_takes_longer_to_begin() -> None:
     assert second.ttft_s == pytest.approx(0.05 + 0.1 + 0.011)
 
 
+def test_engines_that_worked_until_a_trace_begins_sleep_from_then_on() -> None:
+    """A quarter of a second of pause, and half of what half a second would cost."""
+    pool = Pool("both", replace(EACH, wake=Wake(((0.5, 0.5, 0.0),))), (0,))
+    (served,) = Fleet([pool], FleetSettings(awake=True)).play([Request(0.25, 1000, 1)]).served
+    assert served.ttft_s == pytest.approx(0.25 + 0.1)
+
+
 def test_waking_takes_longer_the_longer_the_pause_was() -> None:
     """Prompts of 0.1 s with pauses of 0, 1 and 9 s: half of what one of 2 s costs, then all."""
     each = replace(EACH, wake=Wake(((2.0, 0.2, 0.5),)))
@@ -230,6 +237,26 @@ def test_engines_that_share_a_machine_slow_each_other_while_both_are_busy() -> N
 
     assert ends((0, 0)) == pytest.approx([1.5, 1.0])
     assert ends((0, 1)) == pytest.approx([1.0, 0.5])
+
+
+def test_a_busy_neighbour_slows_what_a_request_takes_beside_steps_too() -> None:
+    """0.1 s of HTTP and 0.1 s of reading: each half as long again while the other engine works."""
+    each = replace(EACH, request_s=0.1, beside=Beside(reading=0.5))
+    trace = [Request(0, 10_000, 1), Request(0.5, 1000, 1)]
+    fleet = Fleet([Pool("both", each, (0, 0), EngineLimits(1 << 20))])
+    assert fleet.play(trace).served[1].ttft_s == pytest.approx(0.15 + 0.15)
+
+
+def test_a_handoff_beside_a_busy_prefill_engine_takes_longer() -> None:
+    """Its fixed 0.2 s half as long again: the next prompt is being read."""
+    each = replace(EACH, beside=Beside(reading=0.5))
+    link = HandoffCost(0.2, math.inf)
+    pools = [
+        Pool(role, each, (0,), EngineLimits(1 << 20), link=link) for role in ("prefill", "decode")
+    ]
+    trace = [Request(0, 1000, 2), Request(0, 10_000, 2)]
+    alone, beside = (Fleet(pools).play(those).served[0] for those in (trace[:1], trace))
+    assert (alone.handoff_s, beside.handoff_s) == pytest.approx((0.2, 0.3))
 
 
 def test_an_engine_that_ends_as_its_neighbour_begins_is_busy_once() -> None:

@@ -95,6 +95,17 @@ class Engine(Holdings):
             pace = self._machine.pace(self, reading=bool(self._chunks)) * self._luck
             self._owner.at(self._progress.repace(now, pace), self, self._version)
 
+    def slowed(self, ending: Engine | None = None) -> float:
+        """By what factor work takes longer here that is in none of its steps.
+
+        `ending` is an engine whose step is over just now: it counts if it has more to do.
+        """
+        if self._machine is None:
+            return 1.0
+        if ending is not None and (ending.running or ending.reading or ending.waiting):
+            ending = None
+        return 1.0 / self._machine.pace(self, reading=True, ending=ending)
+
     def _cut(self, now: float) -> None:
         """End the leap with the step that is under way."""
         batch = len(self.running)

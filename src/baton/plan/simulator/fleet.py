@@ -79,12 +79,14 @@ class FleetSettings:
     """Whether prefill's own token is the caller's first (decision 0015). Decode is played as if it
     had that token still to write: the end comes one step late."""
     failures: tuple[Failure, ...] = ()
+    awake: bool = False
+    """Whether engines had something to do until the trace begins."""
     ttft_s: float = float("inf")
     """What pools that scale are scaled for."""
     tpot_s: float = float("inf")
 
 
-_ARRIVE, _ENGINE, _TRANSFER, _BEGIN, _FAIL, _BACK, _SCALE, _SEEN = range(8)
+_ARRIVE, _ENGINE, _TRANSFER, _BEGIN, _FAIL, _BACK, _SCALE, _SEEN, _COME = range(9)
 
 
 @dataclass
@@ -134,6 +136,7 @@ class Fleet:
             nic=nic,
             link=Wire(pool.link.bytes_per_s),
             machine=self._machines.setdefault(node, Machine()) if pool.costs.beside else None,
+            awake=self._settings.awake,
         )
 
     # --- the calendar
@@ -157,13 +160,18 @@ class Fleet:
         self._jobs = [Job(ident, request) for ident, request in enumerate(trace)]
         self._open_calendar()
         state, events = self._state, self._events
+        shared = bool(self._pools[self._entry].costs.beside)
         while events and state.ended < len(self._jobs):
             state.now, _, kind, what, version = heapq.heappop(events)
             if kind == _ENGINE:
                 what.wake(state.now, version)  # type: ignore[attr-defined]
             elif kind == _ARRIVE:
-                self._expect_next()
+                if not shared:
+                    self._expect_next()
                 self._arrive(what)  # type: ignore[arg-type]
+            elif kind == _COME:
+                self._expect_next()
+                self._come(what)  # type: ignore[arg-type]
             else:
                 self._other_event(kind, what, version)
                 if kind == _SCALE and not self._can_go_on():
@@ -186,8 +194,11 @@ class Fleet:
         if self._following < len(self._jobs):
             job = self._jobs[self._following]
             # What a request takes beside its steps comes before them.
-            beside_s = self._pools[self._entry].costs.request_s
-            self._push(job.arrival_s + beside_s, _ARRIVE, job)
+            costs = self._pools[self._entry].costs
+            if costs.beside:
+                self._push(job.arrival_s, _COME, job)
+            else:
+                self._push(job.arrival_s + costs.request_s, _ARRIVE, job)
             self._following += 1
 
     def _can_go_on(self) -> bool:
@@ -217,6 +228,12 @@ class Fleet:
             self._scale(what)  # type: ignore[arg-type]
 
     # --- the way of a request
+
+    def _come(self, job: Job) -> None:
+        """On a machine that engines share, what is busy slows a request's way to its engine."""
+        engine = self._least(self._entry)
+        beside_s = self._pools[self._entry].costs.request_s
+        self._push(self._state.now + beside_s * (engine.slowed() if engine else 1.0), _ARRIVE, job)
 
     def _arrive(self, job: Job) -> None:
         total = job.prompt + job.output
@@ -281,7 +298,7 @@ class Fleet:
         transfer = Transfer(job, source, goal, wires, size, fixed_s=cost.fixed_s,
                             waits_s=cost.waits_s(size), held_s=cost.held_s(size))  # fmt: skip
         self._moving[job] = transfer
-        self._push(self._state.now + cost.fixed_s, _BEGIN, transfer)
+        self._push(self._state.now + cost.fixed_s * goal.slowed(source), _BEGIN, transfer)
 
     def _moved(self, transfer: Transfer) -> None:
         self._wires.end(transfer, self._state.now)

@@ -37,6 +37,7 @@ class Holdings:
         nic: Wire,
         link: Wire,
         machine: Machine | None = None,
+        awake: bool = False,
     ) -> None:
         self.name, self.costs, self.limits = name, costs, limits
         self.hands_over, self.node, self.nic, self.link = hands_over, node, nic, link
@@ -65,7 +66,7 @@ class Holdings:
         self._context_fixed = 0.0
         self._step = 0
         self._busy, self._version = False, 0
-        self._since, self._idle_since = 0.0, -math.inf
+        self._since, self._idle_since = 0.0, 0.0 if awake else -math.inf
         self._progress = Progress()
         self._held_s = 0.0
         """How long the next step waits for KV that was taken in."""

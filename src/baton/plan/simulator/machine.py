@@ -49,10 +49,13 @@ class Machine:
     def __init__(self) -> None:
         self._busy: dict[Engine, None] = {}
 
-    def pace(self, engine: Engine, *, reading: bool) -> float:
-        """Seconds of work that pass in a second, in a step that reads prompts or not."""
+    def pace(self, engine: Engine, *, reading: bool, ending: Engine | None = None) -> float:
+        """Seconds of work that pass in a second, in a step that reads prompts or not.
+
+        `ending` counts no longer.
+        """
         share = engine.costs.beside.reading if reading else engine.costs.beside.writing
-        others = len(self._busy) - (engine in self._busy)
+        others = len(self._busy) - (engine in self._busy) - (ending in self._busy)
         return 1.0 / (1.0 + share * others)
 
     def turn(self, engine: Engine, now: float, *, busy: bool) -> None:
