@@ -54,8 +54,8 @@ only hide it."""
 _MOST_PART, _MOST_S, _MOST_UNEVEN, _MOST_MORE = 4.0, 2.0, 1.0, 2.0
 """Of a part's factor, of `first_s` in shortest first tokens, of a deviation, and by what that is
 made larger at most."""
-NORMAL_90 = 1.2816
-"""Deviations at which the 90th percentile of a normal distribution lies."""
+NORMAL_75, NORMAL_90 = 0.6745, 1.2816
+"""Deviations at which these percentiles of a normal distribution lie."""
 MAX_SEQS = 256
 
 
@@ -209,17 +209,25 @@ class _Fit:
         return found
 
     def uneven(self, factors: Calibration) -> Calibration:
-        """With the deviations that quiet traffic shows. Of prompts, then of steps."""
-        quiet = self._sets[0]
+        """With the deviations that answers show.
+
+        Of prompts in both kinds of traffic; of steps in quiet one: in busy traffic TPOT is prompts.
+        """
         even = factors.model_copy(update={"uneven_first": 0.0, "uneven_step": 0.0})
-        usual = self._said(quiet, even)
-        for name, field in (("ttft_s", "uneven_first"), ("tpot_s", "uneven_step")):
-            deviation = _deviation(quiet, quiet, usual, name)
-            # Only a part of the time is uneven in the simulator, and some of it evens out.
-            spread = self._said(quiet, even.model_copy(update={field: deviation}))
-            shows = _deviation(quiet, spread, usual, name)
-            more = min(max(deviation / shows, 1.0), _MOST_MORE) if shows else 1.0
-            factors = factors.model_copy(update={field: min(more * deviation, _MOST_UNEVEN)})
+        for name, field, sets in (
+            ("ttft_s", "uneven_first", self._sets),
+            ("tpot_s", "uneven_step", self._sets[:1]),
+        ):
+            found = []
+            for seen in sets:
+                usual = self._said(seen, even)
+                deviation = _deviation(seen, seen, usual, name)
+                # Only a part of the time is uneven in the simulator, and some of it evens out.
+                spread = self._said(seen, even.model_copy(update={field: deviation}))
+                shows = _deviation(seen, spread, usual, name)
+                more = min(max(deviation / shows, 1.0), _MOST_MORE) if shows else 1.0
+                found.append(min(more * deviation, _MOST_UNEVEN))
+            factors = factors.model_copy(update={field: sum(found) / len(found)})
         return factors
 
 
@@ -229,14 +237,13 @@ def _deviation(
 ) -> float:  # fmt: skip
     """Of the logarithm, by what neighbours in length differ: what a length takes is no chance.
 
-    The mean square of successive differences (J. von Neumann, 1941), of percentiles instead of
-    squares so that a hiccup counts once.
+    The mean square of successive differences (J. von Neumann, 1941), of middles instead of squares
+    so that a hiccup counts once.
     """
     order = sorted(range(len(requests)), key=lambda i: requests[i].prompt_tokens)
     logs = [math.log(a / b) for a, b in zip(_times(times, name), _times(usual, name), strict=True)]
     apart = [abs(logs[i] - logs[j]) for i, j in itertools.pairwise(order)]
-    # 80 % of distances are within the 90th percentile to both sides.
-    return percentile(apart, 0.8) / NORMAL_90 / math.sqrt(2) if apart else 0.0
+    return percentile(apart, 0.5) / NORMAL_75 / math.sqrt(2) if apart else 0.0
 
 
 def _times(answers: Sequence[Seen] | Sequence[Served], name: str) -> list[float]:
