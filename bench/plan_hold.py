@@ -2,9 +2,9 @@
 
 Some hosts unmap what a guest has not touched lately; the next access of each page goes through the
 hypervisor. The guest sees no fault, only time: reading one byte of each page of a mapped library
-of 414 MB took 4 to 8 ms, and 166 to 393 ms after two seconds (`--show FILE` measures it). An engine
-that had a pause then pays for its whole working set, by the hour more or less of it, and no figure
-of a load repeats.
+of 434 MB took 7 ms, and 229 ms after two seconds (bench/results/plan_real.json; `--show FILE`
+measures it). An engine that had a pause then pays for its whole working set, by the hour more or
+less of it, and no figure of a load repeats.
 
 So one byte of each resident page is read again and again, at idle priority: whoever wants the
 processor gets it. Pages that several processes share are read once.
@@ -92,7 +92,8 @@ def hold(pids: Sequence[int]) -> None:
         for pid in [each for one in pids for each in family(one)]:
             with contextlib.suppress(OSError):
                 pages = resident(pid, seen)
-                places.append((pid, (_Place * len(pages))(*((page, 1) for page in pages))))
+                if pages:  # one that has ended and was not waited for has none
+                    places.append((pid, (_Place * len(pages))(*((page, 1) for page in pages))))
         if not places:
             return
         until = time.monotonic() + ANEW_S

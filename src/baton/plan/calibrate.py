@@ -5,18 +5,16 @@ nothing else. Traffic comes now and then, of all lengths, and some of an engine'
 a few answers are taken as traffic (`plan.measure_traffic`), quiet with pauses and busy with hardly
 one; the simulator plays the same requests, and factors make what it says that of what was seen:
 
-    first, first_s   TTFT: what grows with prompts, and what every request takes more
-    wake             TTFT of quiet traffic, where `first_s` is that of busy traffic
-    step             TPOT of quiet traffic: in busy traffic it is prompts as much as steps
-    beside_first, beside_step    of a pair on one machine: TTFT and TPOT of busy traffic
-    uneven_first, uneven_step    the 90th percentiles of TTFT and TPOT
+    first, first_s      what grows with prompts, and what every first token takes more
+    step                steps of decode
+    wake, wake_long     what short and long pauses cost
+    beside_first        of a pair on one machine: what prompts cost beside the other engine
+    uneven_first, uneven_step    what is left, and no matter of lengths: chance
 
-Where two engines share processors, busy traffic is slower for what they cost each other and not
-only for want of pauses. `first_s` is that of quiet traffic then, and `wake` that of one engine.
-
-Each request is set beside itself, and the middle of all counts; percentiles beside percentiles.
-Nothing else is fitted. On engines that work evenly, as GPUs do, the factors come out near 1, and
-seconds and unevenness near 0.
+All but the last are searched for together, with TTFT of both kinds of traffic and TPOT of the quiet
+one: in busy traffic it is prompts as much as steps. Each request is set beside itself, and hiccups
+count by their logarithm. Nothing else is fitted. On engines that work evenly, as GPUs do, the
+factors come out near 1, and seconds and unevenness near 0.
 """
 
 from __future__ import annotations
@@ -45,9 +43,7 @@ What answers do not tell apart stays as it was, and few tell less than many."""
 _NEAR = 0.05
 """Distances below count by their squares."""
 _HALVINGS = 8
-"""Of the unevenness that is looked for."""
-_SHOWS, _SHOWN = 0.05, 5
-"""Share of a time that a part has to be, in so many answers, for its factor to be told."""
+"""Of the steps."""
 _LEAST, _MOST = 0.5, 3.0
 """Of a factor: beyond, the engine does something that a profile does not know, and a factor would
 only hide it."""
@@ -136,7 +132,7 @@ class _Fit:
         self._profile, self._field = profile, field
         self._sets = [sorted(seen, key=lambda one: one.arrival_s) for seen in (quiet, busy)]
         self._apart = field == "calibration_apart"
-        self.shared = self._apart and bool(profile.step_costs().beside)
+        self._shared = self._apart and bool(profile.step_costs().beside)
         self._shortest_s = min(point.seconds for point in profile.prefill)
         self._known: Calibration = getattr(profile, field)
         alone = profile.calibration
@@ -174,7 +170,7 @@ class _Fit:
         """
         most_s = _MOST_S * self._shortest_s
         spans = {"first": (_LEAST, _MOST), "first_s": (-most_s, most_s), "step": (_LEAST, _MOST)}
-        parts = ("wake", "wake_long", "beside_first") if self.shared else ("wake", "wake_long")
+        parts = ("wake", "wake_long", "beside_first") if self._shared else ("wake", "wake_long")
         spans |= dict.fromkeys(parts, (0.0, _MOST_PART))
         steps = dict.fromkeys(spans, _WIDE) | {"first_s": _WIDE * self._shortest_s}
 

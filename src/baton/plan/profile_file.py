@@ -106,7 +106,6 @@ class Calibration(Frozen):
     """After the longest pause that was measured, where `wake` is after the shortest; in between by
     turns."""
     beside_first: float = Field(default=1.0, ge=0)
-    beside_step: float = Field(default=1.0, ge=0)
     uneven_first: float = Field(default=0.0, ge=0)
     uneven_step: float = Field(default=0.0, ge=0)
     answers: int = Field(default=0, ge=0)
@@ -190,7 +189,7 @@ class Profile(Frozen):
             uneven=Uneven(factors.uneven_first, factors.uneven_step),
             beside=Beside(
                 factors.beside_first * _clear(self.beside.reading),
-                factors.beside_step * _clear(self.beside.writing),
+                _clear(self.beside.writing),
             ),
         )
 
