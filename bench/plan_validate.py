@@ -12,9 +12,9 @@ anew (`--pieces 1` where a machine stays as it is). The middle of the rounds' er
 single measurements are from their middle is counted beside: no prediction can be nearer to a
 measurement than that is to its own repetition. `drift_percent` says how much slower a few lone
 requests were around a load than beside the profile, and where requests were sent late
-(`sent_late_ms_p99`) the machine stood still, real-time priority or not. Engines that it starts have
-their memory kept in place (bench/plan_hold.py; `--let-go` does not): on a virtual machine whose
-host takes idle pages away no figure repeats.
+(`sent_late_ms_p99`) the machine stood still, real-time priority or not. On a virtual
+machine whose host takes idle pages away no figure repeats, so there engines that it starts have
+their memory kept in place (bench/plan_hold.py; `--let-go` does not).
 
     python bench/plan_validate.py --rounds 3 --json bench/results/plan_real.json
     python bench/plan_validate.py --url http://127.0.0.1:8000 --load 300:24:2 --load 800:16:1
@@ -52,11 +52,11 @@ from plan_figures import (
     pieces_in,
     table,
 )  # fmt: skip
-from plan_hold import held, largest_file, show
+from plan_hold import held, largest_file, show, takes_pages_away
 from plan_load import Speed, hurry, probers, run_load, speed
 
 from baton.observe.percentile import percentile
-from baton.plan.calibrate import played
+from baton.plan.calibrate import DRAWS, played
 from baton.plan.measure import Grid, measure
 from baton.plan.measure_traffic import Part, TrafficAsked, part_of, told
 from baton.plan.profile_file import Calibration, Profile
@@ -207,21 +207,21 @@ def set_up(urls: Sequence[str], model: str, profile: Profile, asked: Asked) -> S
     return Setup(urls, requests, then, then)
 
 
-def play_round(setup: Setup, model: str, profile: Profile, asked: Asked, turn: int) -> Profile:
+def play_round(setup: Setup, model: str, measured: Profile, asked: Asked, turn: int) -> None:
     """Send each load once, its pieces in turn with traffic that its prediction is calibrated with.
 
-    The profile as it was calibrated last.
+    Each time anew, as `baton profile` does it.
     """
     for number, (load, pieces) in enumerate(setup.requests.items()):
         parts, sent = [], []
         # Lengths of their own each time: what an engine has seen often it reads faster.
         begin = (turn * len(setup.requests) + number) * asked.traffic.parts
         for order in range(len(pieces) + 1):
-            parts.append(asyncio.run(part(setup.urls, model, profile, asked, begin + order)))
+            parts.append(asyncio.run(part(setup.urls, model, measured, asked, begin + order)))
             if order < len(pieces):
                 sent += asyncio.run(run_load(setup.urls, model, pieces[order]))
         before, setup.last = setup.last, asyncio.run(speed(setup.urls, model))
-        profile = told(profile, parts, apart=setup.apart, say=say)
+        profile = told(measured, parts, apart=setup.apart, say=say)
         row: dict[str, Any] = {
             "drift_percent": drift((before, setup.last), setup.then),
             "sent_late_ms_p99": round(1e3 * percentile([one.late_s for one in sent], 0.99), 1),
@@ -241,7 +241,6 @@ def play_round(setup: Setup, model: str, profile: Profile, asked: Asked, turn: i
         (asked.raw / f"{setup.name}_{number}_{turn}.json").write_text(
             json.dumps(record), encoding="utf-8"
         )
-    return profile
 
 
 async def part(
@@ -259,7 +258,7 @@ def predicted(
     profile: Profile, pieces: Sequence[Sequence[Request]], *, apart: bool
 ) -> dict[str, float]:
     """What the simulator says of them."""
-    said = (played(profile, piece, apart=apart, max_seqs=MAX_SEQS) for piece in pieces)
+    said = (played(profile, piece, apart=apart, max_seqs=MAX_SEQS, draws=DRAWS) for piece in pieces)
     return figures_of(list(itertools.chain(*said)))
 
 
@@ -303,7 +302,9 @@ def engines(folder: Path, *, hold: bool) -> Iterator[tuple[list[str], dict[str, 
     specs = [EngineSpec(role, role, ARGUMENTS) for role in ("prefill", "decode")]
     with start_engines(specs, folder, own_sessions=False) as started:
         pids = [engine.process.pid for engine in started]
-        facts = {"pages_held": hold, "reading_a_byte_of_each_page": show(largest_file(pids[0]))}
+        reading = show(largest_file(pids[0]))
+        hold = hold and takes_pages_away(reading)
+        facts = {"pages_held": hold, "reading_a_byte_of_each_page": reading}
         with held(pids) if hold else contextlib.nullcontext():
             yield [engine.url for engine in started], facts
 
@@ -322,7 +323,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="Of the profile.")
     parser.add_argument("--longest", type=int, default=LONGEST, help="Tokens of a request.")
     parser.add_argument("--budget", type=int, default=BUDGET, help="max_num_batched_tokens.")
-    parser.add_argument("--let-go", action="store_true", help="Engines' memory to idle hosts.")
+    parser.add_argument("--let-go", action="store_true", help="Of engines' memory, in any case.")
     parser.add_argument("--gpu", help="What the engines run on.")
     parser.add_argument("--raw", type=Path, help="Folder for each request's times.")
     parser.add_argument("--json", type=Path)
@@ -365,7 +366,7 @@ def main() -> None:
         played_on = [set_up(those, model, profile, asked) for those in shapes]
         for turn in range(given.rounds):
             for setup in played_on:
-                profile = play_round(setup, model, profile, asked, turn)
+                play_round(setup, model, profile, asked, turn)
         setups = {setup.name: setup.as_dict() for setup in played_on}
     write({**figures, "counted": counted(setups), "setups": setups}, given.json)
 

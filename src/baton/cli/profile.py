@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 @click.option("--longest", type=click.IntRange(192), help="Measure no longer prompts.")
 @click.option("--max-batch", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--warm-up", type=click.IntRange(0), default=800, show_default=True,
+              help="Requests before anything is measured; 20 s of them at most.")  # fmt: skip
 @click.option("--secret-env", metavar="NAME", help="Environment variable with the engine secret.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it is there already.")
 def command(
     *, file: Path, url: str, decode_url: str | None, source: str | None, gpu: str | None,
     tensor_parallel_size: int, max_num_batched_tokens: int, longest: int | None, max_batch: int,
-    rounds: int, secret_env: str | None, force: bool,
+    rounds: int, warm_up: int, secret_env: str | None, force: bool,
 ) -> None:  # fmt: skip
     """Measure prefill, decode and handoff of an idle engine, and write them to FILE."""
     from baton.plan.devices import find_hardware
@@ -54,6 +56,7 @@ def command(
         decode_batches=tuple(b for b in Grid().decode_batches if b <= max_batch),
         longest=longest,
         rounds=rounds,
+        warm=warm_up,
     )
     kv_bytes = None
     if source is not None:

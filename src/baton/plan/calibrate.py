@@ -50,8 +50,10 @@ only hide it."""
 _MOST_PART, _MOST_S, _MOST_UNEVEN, _MOST_MORE = 4.0, 2.0, 1.0, 2.0
 """Of a part's factor, of `first_s` in shortest first tokens, of a deviation, and by what that is
 made larger at most."""
-NORMAL_75, NORMAL_90 = 0.6745, 1.2816
-"""Deviations at which these percentiles of a normal distribution lie."""
+NORMAL_90 = 1.2816
+"""Deviations at which the 90th percentile of a normal distribution lies."""
+DRAWS = 9
+"""Of what is uneven: enough for percentiles of some dozen answers."""
 MAX_SEQS = 256
 
 
@@ -80,11 +82,13 @@ class Seen:
 
 
 def played(
-    profile: Profile, requests: Sequence[Request], *, apart: bool, max_seqs: int = MAX_SEQS
-) -> list[Served]:
+    profile: Profile, requests: Sequence[Request], *, apart: bool, max_seqs: int = MAX_SEQS,
+    draws: int = 1,
+) -> list[Served]:  # fmt: skip
     """Requests on the engine that was measured, or on the pair, in the simulator.
 
-    Warm, as `measure_traffic.send` finds them.
+    Warm, as `measure_traffic.send` finds them. With several draws of what is uneven all answers of
+    one come after those of another: a percentile of a hundred answers is chance itself.
     """
     apart = apart and bool(profile.handoff)
     costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
@@ -93,7 +97,11 @@ def played(
         pools = [Pool(role, costs, (0,), limits, link=link) for role in ("prefill", "decode")]
     else:
         pools = [Pool("both", costs, (0,), limits)]
-    return list(Fleet(pools, FleetSettings(awake=True)).play(requests).served)
+    return [
+        served
+        for seed in range(draws)
+        for served in Fleet(pools, FleetSettings(awake=True, seed=seed)).play(requests).served
+    ]
 
 
 def joined(parts: Sequence[Sequence[Seen]]) -> list[Seen]:
@@ -117,8 +125,8 @@ def calibrated(
         return profile
     field = "calibration_apart" if apart else "calibration"
     fit = _Fit(profile, field, quiet, busy)
-    for _ in range(2):  # unevenness moves the middle a little
-        fit.found = fit.uneven(fit.nearest(fit.found))
+    # Searched without unevenness: with it, each step would draw other luck, and distances be noise.
+    fit.found = fit.uneven(fit.nearest(fit.found))
     answers = len(quiet) + len(busy)
     return profile.model_copy(update={field: fit.found.model_copy(update={"answers": answers})})
 
@@ -142,10 +150,10 @@ class _Fit:
         self._pull = _PULL / (len(quiet) + len(busy))
         self.found = self._known.model_copy(update={"uneven_first": 0.0, "uneven_step": 0.0})
 
-    def _said(self, seen: Sequence[Seen], factors: Calibration) -> list[Served]:
+    def _said(self, seen: Sequence[Seen], factors: Calibration, draws: int = 1) -> list[Served]:
         requests = [Request(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in seen]
         profile = self._profile.model_copy(update={self._field: factors})
-        return played(profile, requests, apart=self._apart)
+        return played(profile, requests, apart=self._apart, draws=draws)
 
     def _amiss(self, factors: Calibration) -> float:
         """Mean distance of the logarithms: of all TTFT, and of the TPOT of quiet traffic.
@@ -217,10 +225,10 @@ class _Fit:
             found = []
             for seen in sets:
                 usual = self._said(seen, even)
-                deviation = _deviation(seen, seen, usual, name)
+                deviation = _deviation(seen, usual, name)
                 # Only a part of the time is uneven in the simulator, and some of it evens out.
-                spread = self._said(seen, even.model_copy(update={field: deviation}))
-                shows = _deviation(seen, spread, usual, name)
+                spread = self._said(seen, even.model_copy(update={field: deviation}), DRAWS)
+                shows = _deviation(spread, usual, name)
                 more = min(max(deviation / shows, 1.0), _MOST_MORE) if shows else 1.0
                 found.append(min(more * deviation, _MOST_UNEVEN))
             factors = factors.model_copy(update={field: sum(found) / len(found)})
@@ -228,18 +236,16 @@ class _Fit:
 
 
 def _deviation(
-    requests: Sequence[Seen], times: Sequence[Seen] | Sequence[Served], usual: Sequence[Served],
-    name: str,
-) -> float:  # fmt: skip
-    """Of the logarithm, by what neighbours in length differ: what a length takes is no chance.
+    times: Sequence[Seen] | Sequence[Served], usual: Sequence[Served], name: str
+) -> float:
+    """Of the logarithm, as a normal distribution would have it that reaches as far upwards.
 
-    The mean square of successive differences (J. von Neumann, 1941), of middles instead of squares
-    so that a hiccup counts once.
+    Hiccups make it reach further upwards than downwards, and promises are kept or missed there.
+    `times` may be of several draws.
     """
-    order = sorted(range(len(requests)), key=lambda i: requests[i].prompt_tokens)
-    logs = [math.log(a / b) for a, b in zip(_times(times, name), _times(usual, name), strict=True)]
-    apart = [abs(logs[i] - logs[j]) for i, j in itertools.pairwise(order)]
-    return percentile(apart, 0.5) / NORMAL_75 / math.sqrt(2) if apart else 0.0
+    both = zip(_times(times, name), itertools.cycle(_times(usual, name)), strict=False)
+    logs = [math.log(a / b) for a, b in both]
+    return (percentile(logs, 0.9) - percentile(logs, 0.5)) / NORMAL_90
 
 
 def _times(answers: Sequence[Seen] | Sequence[Served], name: str) -> list[float]:

@@ -117,6 +117,11 @@ class Beside:
         return self.reading > 0 or self.writing > 0
 
 
+LUCK_STEPS = 16
+"""With luck for a whole answer short ones came out too even and long ones too uneven; with luck for
+each step all did (decision 0020)."""
+
+
 @dataclass(frozen=True)
 class Uneven:
     """How unevenly a machine works: deviations of the logarithm of what equal work takes.
@@ -128,6 +133,10 @@ class Uneven:
     """Steps that read prompts, and what comes before the first step after a pause (`Wake`)."""
     writing: float = 0.0
     """Steps of decode."""
+
+    def writing_of(self, steps: int) -> float:
+        """Of so many steps together: luck lasts for `LUCK_STEPS`, and evens out over more."""
+        return self.writing * math.sqrt(LUCK_STEPS / max(steps, LUCK_STEPS))
 
 
 EVEN = Uneven()

@@ -33,8 +33,8 @@ from baton import __version__
 from baton.errors import MeasurementFailed
 from baton.plan.measure_mixed import mixed
 from baton.plan.measure_pair import beside, handoff
-from baton.plan.measure_traffic import TrafficAsked, in_traffic
-from baton.plan.probe import SPREAD, Prober, places
+from baton.plan.measure_traffic import TrafficAsked, in_traffic, warm_up
+from baton.plan.probe import REST_S, SPREAD, Prober, places
 from baton.plan.profile_file import (
     FORMAT,
     BesideFound,
@@ -67,11 +67,14 @@ class Grid:
     prefill_batches: tuple[int, ...] = (1, 4)
     decode_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     rounds: int = 5
-    pauses_s: tuple[float, ...] = (0.02, 0.1, 0.5, 2.0)
+    pauses_s: tuple[float, ...] = (0.1, 0.5, 2.0)
     """How long an engine is left alone before it is asked how soon it wakes."""
     traffic: TrafficAsked = field(default_factory=TrafficAsked)
     """To calibrate with."""
     longest: int | None = None
+    warm: int = 800
+    """Requests before it is measured, at most. A CPU engine that has just started takes up to half
+    longer for long prompts."""
 
     def lengths_for(self, max_model_len: int | None) -> list[int]:
         """Those that fit, and nearly the longest that does."""
@@ -117,13 +120,15 @@ async def measure(
         handed: tuple[HandoffPoint, ...] = ()
         found = BesideFound()
         try:
-            prefill = await _prefill(prober, grid, lengths, say)
+            await warm_up([prober], lengths, grid.warm, say)
+            prefill = await first_tokens(prober, grid, lengths, say)
             wake = await _wake(prober, grid, lengths, say)
             decode = await _decode(prober, grid, lengths, (capacity, max_num_batched_tokens), say)
             together = await mixed(prober, lengths[:_MIXED], grid.rounds, say)
             if decode_url is not None:
                 other = Prober(session, decode_url.rstrip("/"), prober.model, headers)
                 step_s = min(point.step_s for point in decode)
+                await warm_up([prober, other], lengths, grid.warm, say)
                 handed, bytes_seen = await handoff(
                     prober, other, lengths, grid.rounds, step_s, wake, say)  # fmt: skip
                 kv_bytes_per_token = bytes_seen or kv_bytes_per_token
@@ -162,16 +167,26 @@ async def measure(
     return profile
 
 
-async def _prefill(
+async def first_tokens(
     prober: Prober, grid: Grid, lengths: Sequence[int], say: Callable[[str], None]
 ) -> tuple[PrefillPoint, ...]:
+    """By length and how many prompts come at once."""
+    # One at a time also midway: between lengths the line bends.
+    midway = [(a + b) // 2 for a, b in itertools.pairwise(lengths)]
     shapes = [
-        (batch, tokens) for batch, tokens in itertools.product(grid.prefill_batches, lengths)
+        (batch, tokens)
+        for batch in grid.prefill_batches
+        for tokens in (sorted([*lengths, *midway]) if batch == 1 else lengths)
         if batch == 1 or tokens <= lengths[-1] // 2
-    ]  # fmt: skip
+    ]
     seconds: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
-    for place in (None, *places(grid.rounds)):
+    for turn, place in enumerate((None, *places(2 * grid.rounds))):
         for batch, tokens in shapes:
+            if (
+                batch > 1 and turn and turn % 4 not in {1, 2}
+            ):  # places come in pairs around a length
+                continue
+            await asyncio.sleep(REST_S)
             prompts = [prober.near(tokens, place or 0.0) for _ in range(batch)]
             took = max(await asyncio.gather(*(prober.first_token(one) for one in prompts)))
             if place is not None:
@@ -202,7 +217,7 @@ async def _wake(
     for _ in range(grid.rounds):
         for pause_s, tokens in shapes:
             for pause, found in ((pause_s, woken.setdefault((pause_s, tokens), [])),
-                                 (0.0, awake[tokens])):  # fmt: skip
+                                 (REST_S, awake[tokens])):  # fmt: skip
                 await asyncio.sleep(pause)
                 found.append(await prober.first_token(prober.near(tokens, next(spots))))
     usual = [statistics.median(awake[tokens]) for tokens in two]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from baton.plan.costs import Wake
 from baton.plan.measure_mixed import beside_answers
-from baton.plan.probe import places
+from baton.plan.probe import REST_S, places
 from baton.plan.profile_file import BesideFound, HandoffPoint
 
 if TYPE_CHECKING:
@@ -50,9 +50,11 @@ async def handoff(  # noqa: PLR0917 - two engines, what to ask, what is known
     asked_s = time.perf_counter()
     for place in (None, *places(rounds)):
         for tokens in lengths:
+            await asyncio.sleep(REST_S)
             alone_s = await prefill.first_token(prefill.near(tokens, place or 0.0))
             # Nearly as long and yet another length.
             prompt = prefill.near(tokens, (place or 0.0) + 0.5 / rounds)
+            await asyncio.sleep(REST_S)
             leg_s, params = await prefill.handed_over(prompt)
             pause_s = time.perf_counter() - asked_s
             times = await decode.token_times(decode.body(prompt, 2, kv_transfer_params=params))

@@ -30,6 +30,8 @@ READING = 0.5
 """Share of the time that prompts may be read at most: beyond, queues hide what a step takes."""
 ANSWER = 32
 """Tokens of an answer, on average."""
+WARM_S, WARM_TOKENS = 20.0, 4
+"""How long an engine is warmed up at most, and tokens of an answer meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,31 @@ async def ask(engines: Sequence[Prober], prompt: Sequence[int], tokens: int) -> 
     return [begun, *times[1:]]
 
 
+async def warm_up(
+    engines: Sequence[Prober], lengths: Sequence[int], most: int, say: Callable[[str], None]
+) -> int:
+    """Requests of all lengths, one after the other: so many or `WARM_S` seconds of them.
+
+    Kernels are built by shape, and memory comes from the system once: an engine that has served for
+    a while is another one than it was.
+    """
+    until_s, count = time.monotonic() + WARM_S, 0
+    for request in sample((lengths[0], lengths[-1]), 1.0, most, seed=most):
+        if time.monotonic() > until_s:
+            break
+        await ask(engines, engines[0].prompt(request.prompt_tokens), WARM_TOKENS)
+        count += 1
+    if most:
+        say(f"warmed up with {count} {'requests' if len(engines) == 1 else 'handoffs'}")
+    return count
+
+
 async def send(engines: Sequence[Prober], requests: Sequence[Request]) -> list[Sent]:
     """Every request at its time, from the first one's on."""
     prompts = [engines[0].prompt(request.prompt_tokens) for request in requests]
-    for request in requests[:2]:  # warm up
-        await ask(engines, engines[0].prompt(request.prompt_tokens), 4)
+    for request in requests[:2]:
+        # Wake the engines, and with other lengths: those that they have just seen they read faster.
+        await ask(engines, engines[0].near(request.prompt_tokens, -0.5), WARM_TOKENS)
     begun, tasks = time.perf_counter(), []
     for request, prompt in zip(requests, prompts, strict=True):
         await asyncio.sleep(max(0.0, begun + request.arrival_s - time.perf_counter()))

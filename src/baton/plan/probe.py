@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 import aiohttp
 
 _OK = 200
+REST_S = 0.02
+"""Before a first token that is timed: an engine is not done with a request when its last token has
+come, and traffic seldom asks in that moment."""
 SPREAD = 0.12
 """Lengths of prompts lie so far around the one that is measured."""
 ASK = {"do_remote_decode": True, "do_remote_prefill": False}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from baton.plan.calibrate import Seen, calibrated, joined, played
+from baton.observe.percentile import percentile
+from baton.plan.calibrate import DRAWS, Seen, calibrated, joined, played
 from baton.plan.measure_traffic import sample
 from baton.plan.profile_file import BesideFound, Calibration, Profile, WakePoint
 from tests.unit.plan.test_profile_file import profile
@@ -93,6 +96,30 @@ def test_an_uneven_machine_is_found_to_be_one() -> None:
     assert found.calibration.uneven_first == pytest.approx(0.2, rel=0.5)
     assert found.calibration.uneven_step == pytest.approx(0.1, rel=0.5)
     assert (found.calibration.first, found.calibration.step) == pytest.approx((1.0, 1.0), rel=0.1)
+
+
+def test_hiccups_count_as_far_as_they_reach_upwards() -> None:
+    """One answer in five takes half longer: none of it in the middle, all of it at the 90th."""
+    quiet, busy = (
+        [replace(one, tpot_s=one.tpot_s * (1.0 if turn % 5 else 1.5))
+         for turn, one in enumerate(part)]
+        for part in seen(waking(), apart=False)
+    )  # fmt: skip
+    found = calibrated(waking(), quiet, busy)
+    assert found.calibration.step == pytest.approx(1.0, rel=0.02)
+    again = played(found, QUIET, apart=False, draws=DRAWS)
+    usual = played(waking(), QUIET, apart=False) * DRAWS
+    ratios = [(a.tpot_s or 0.0) / (b.tpot_s or 1.0) for a, b in zip(again, usual, strict=True)]
+    assert percentile(ratios, 0.9) == pytest.approx(1.5, rel=0.1)
+
+
+def test_draws_are_one_after_the_other() -> None:
+    """The first is what one draw is; the others are others only where an engine is uneven."""
+    even, uneven = waking(), waking(uneven_first=0.2, uneven_step=0.2)
+    one, three = played(uneven, QUIET, apart=False), played(uneven, QUIET, apart=False, draws=3)
+    assert three[: len(QUIET)] == one
+    assert three[len(QUIET) : 2 * len(QUIET)] != one
+    assert played(even, QUIET, apart=False, draws=2) == played(even, QUIET, apart=False) * 2
 
 
 def test_an_engine_that_does_something_else_is_not_hidden_behind_a_factor() -> None:

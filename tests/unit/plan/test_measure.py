@@ -11,10 +11,10 @@ from baton.plan.measure_traffic import TrafficAsked
 
 GRID = Grid(
     lengths=(64, 256),
-    prefill_batches=(1,),
     decode_batches=(1, 2),
     rounds=1,
     pauses_s=(0.01,),
+    warm=3,
     traffic=TrafficAsked(seconds=0.1, answers=(6, 6), rare=4, parts=2),
 )
 
@@ -34,7 +34,8 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
         found = await measure(
             prefill.url, decode_url=decode.url, secret="s", grid=GRID, say=said.append
         )
-    assert [(p.tokens, p.batch) for p in found.prefill] == [(64, 1), (256, 1), (394, 1)]
+    assert [p.tokens for p in found.prefill] == [64, 160, 256, 325, 394, 64]
+    assert [(p.batch, p.samples) for p in found.prefill] == [*[(1, 2)] * 5, (4, 2)]
     assert {(p.batch, p.context > 200) for p in found.decode} == {
         (1, False), (1, True), (2, False), (2, True),
     }  # fmt: skip
@@ -47,7 +48,7 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
     assert found.beside.samples > 0
     assert [p.tokens for p in found.mixed] == [64, 256, 394]
     assert found.calibration.answers == found.calibration_apart.answers == 2 * (3 + 3 + 2)
-    assert len(said) == 17
+    assert len(said) == 22
     found.step_costs()
 
 

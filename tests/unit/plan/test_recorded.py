@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from baton.observe.percentile import percentile
-from baton.plan.calibrate import played
+from baton.plan.calibrate import DRAWS, played
 from baton.plan.profile_file import Calibration, Profile
 from baton.plan.simulator import Request
 
@@ -40,7 +40,9 @@ def test_predictions_of_recorded_loads_are_those_of_the_file_and_nine_in_ten_are
                 said = [
                     answer
                     for piece in pieces
-                    for answer in played(there, piece, apart=setup == "pd", max_seqs=MAX_SEQS)
+                    for answer in played(
+                        there, piece, apart=setup == "pd", max_seqs=MAX_SEQS, draws=DRAWS
+                    )
                 ]
                 for cell, value in _cells(said).items():
                     written = row[cell]["predicted_rounds_ms"][turn]

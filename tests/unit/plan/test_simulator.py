@@ -317,15 +317,18 @@ def test_answers_stand_still_while_kv_is_taken_in() -> None:
 
 
 def test_an_uneven_machine_spreads_times_around_the_same_middle() -> None:
-    """The same each time, and none where it is even."""
+    """The same each time of the same seed, and none where it is even."""
     trace = [Request(n, 100, 21) for n in range(400)]
 
-    def tpot(uneven: float) -> list[float]:
+    def tpot(uneven: float, seed: int = 0) -> list[float]:
         pool = Pool("both", replace(EACH, uneven=Uneven(writing=uneven)), (0,))
-        return sorted(s.tpot_s or 0.0 for s in Fleet([pool]).play(trace).served)
+        fleet = Fleet([pool], FleetSettings(seed=seed))
+        return sorted(s.tpot_s or 0.0 for s in fleet.play(trace).served)
 
     assert tpot(0.0)[0] == pytest.approx(tpot(0.0)[-1])
+    assert tpot(0.0) == tpot(0.0, seed=1)
     assert tpot(0.1) == tpot(0.1)
+    assert tpot(0.1) != tpot(0.1, seed=1)
     assert tpot(0.1)[200] == pytest.approx(0.011, rel=0.02)
     assert tpot(0.1)[360] == pytest.approx(0.011 * math.exp(0.128), rel=0.03)
 

@@ -237,7 +237,7 @@ class Engine(Holdings):
 
     def _begin(self, now: float, work: float, lead: float, first: float, fresh: list[Job]) -> None:
         machine, uneven = self._machine, self.costs.uneven
-        spread = uneven.reading if self._chunks else uneven.writing
+        spread = uneven.reading if self._chunks else uneven.writing_of(self._steps)
         pace = self._luck = math.exp(-spread * self._chance.gauss(0, 1)) if spread else 1.0
         lead *= pace  # it has had its own luck
         if machine is None:

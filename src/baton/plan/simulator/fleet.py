@@ -81,6 +81,8 @@ class FleetSettings:
     failures: tuple[Failure, ...] = ()
     awake: bool = False
     """Whether engines had something to do until the trace begins."""
+    seed: int = 0
+    """Of what is uneven (`costs.Uneven`). The same settings play the same."""
     ttft_s: float = float("inf")
     """What pools that scale are scaled for."""
     tpot_s: float = float("inf")
@@ -137,6 +139,7 @@ class Fleet:
             link=Wire(pool.link.bytes_per_s),
             machine=self._machines.setdefault(node, Machine()) if pool.costs.beside else None,
             awake=self._settings.awake,
+            seed=self._settings.seed,
         )
 
     # --- the calendar

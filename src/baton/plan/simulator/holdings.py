@@ -38,6 +38,7 @@ class Holdings:
         link: Wire,
         machine: Machine | None = None,
         awake: bool = False,
+        seed: int = 0,
     ) -> None:
         self.name, self.costs, self.limits = name, costs, limits
         self.hands_over, self.node, self.nic, self.link = hands_over, node, nic, link
@@ -70,7 +71,8 @@ class Holdings:
         self._progress = Progress()
         self._held_s = 0.0
         """How long the next step waits for KV that was taken in."""
-        self._luck, self._chance = 1.0, random.Random(name)  # noqa: S311 - a simulation
+        self._luck = 1.0
+        self._chance = random.Random(f"{name} {seed}")  # noqa: S311 - a simulation
         self._fresh: list[Job] = []
         self._leap, self._steps = False, 0
         self._chunks: list[tuple[Job, int]] = []
