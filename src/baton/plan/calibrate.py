@@ -9,7 +9,7 @@ one; the simulator plays the same requests, and factors make what it says that o
     step                steps of decode
     wake, wake_long     what short and long pauses cost
     beside_first        of a pair on one machine: what prompts cost beside the other engine
-    uneven_first, uneven_step    what is left, and no matter of lengths: chance
+    uneven_first, uneven_step    what is left: chance
 
 All but the last are searched for together, with TTFT of both kinds of traffic and TPOT of the quiet
 one: in busy traffic it is prompts as much as steps. Each request is set beside itself, and hiccups
