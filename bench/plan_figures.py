@@ -86,7 +86,7 @@ def drift(now: Sequence[Speed], then: Speed) -> dict[str, float]:
 
 def line_of(request: Request, sent: Sent) -> str:
     """When it was to be sent, how late it was, tokens in and out, first and last token: seconds."""
-    return (f"{request.arrival_s:.6f} {sent.late_s:.6f} {sent.prompt_tokens} {sent.output_tokens} "
+    return (f"{request.arrival_s:.9f} {sent.late_s:.6f} {sent.prompt_tokens} {sent.output_tokens} "
             f"{sent.times_s[0]:.6f} {sent.times_s[-1]:.6f}")  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 Some hosts unmap what a guest has not touched lately; the next access of each page goes through the
 hypervisor. The guest sees no fault, only time: reading one byte of each page of a mapped library
-of 434 MB took 7 ms, and 229 ms after two seconds (bench/results/plan_pages.json; `--show FILE`
+of 434 MB took 7 ms, and 229 ms after two seconds (bench/results/plan_real_pages.json; `--show FILE`
 measures it). An engine that had a pause then pays for its whole working set, by the hour more or
 less of it, and no figure of a load repeats.
 
