@@ -22,7 +22,7 @@ their memory kept in place (bench/plan_hold.py; `--let-go` does not).
     python bench/plan_validate.py --replay bench/results/plan_h200.json
 
 A file keeps its profile and the requests of its first round, so that a simulator that has changed
-can be set beside the same measurements (`--replay`, and tests/unit/plan/test_recorded.py).
+can be set beside the same measurements (`--replay`, and tests/unit/bench/test_plan_recorded.py).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def test_parts_of_traffic_are_one_after_the_other() -> None:
 
 
 def test_an_uneven_machine_is_found_to_be_one() -> None:
-    """A tenth and a twentieth of deviation, by requests that were as many as a profile sends."""
+    """A fifth and a tenth of deviation, by requests that were as many as a profile sends."""
     found = calibrated(waking(), *seen(waking(uneven_first=0.2, uneven_step=0.1), apart=False))
     assert found.calibration.uneven_first == pytest.approx(0.2, rel=0.5)
     assert found.calibration.uneven_step == pytest.approx(0.1, rel=0.5)
