@@ -92,7 +92,8 @@ def played(
     """
     apart = apart and bool(profile.handoff)
     costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
-    limits = EngineLimits(profile.engine.max_num_batched_tokens, max_seqs)
+    engine = profile.engine
+    limits = EngineLimits(engine.max_num_batched_tokens, max_seqs, engine.async_scheduling)
     if apart and link is not None:
         pools = [Pool(role, costs, (0,), limits, link=link) for role in ("prefill", "decode")]
     else:

@@ -61,9 +61,17 @@ class HandoffCost:
         """How long answers that are being written stand still while KV is taken in."""
         return self.holds_s + self.holds_byte_s * kv_bytes
 
+    def more_s(self, kv_bytes: float) -> float:
+        """How much longer it takes into an engine that writes answers."""
+        return self.busy_s + self.busy_byte_s * kv_bytes
+
     def waits_s(self, kv_bytes: float) -> float:
         """How long KV stays unseen by an engine that goes on writing."""
-        return max(self.busy_s + self.busy_byte_s * kv_bytes - self.held_s(kv_bytes), 0.0)
+        return max(self.more_s(kv_bytes) - self.held_s(kv_bytes), 0.0)
+
+    def held_before_s(self, kv_bytes: float) -> float:
+        """How much of `held_s` is over before KV is there: it costs others, and not the request."""
+        return max(self.held_s(kv_bytes) - self.more_s(kv_bytes), 0.0)
 
     def seconds(self, kv_bytes: float) -> float:
         """Of one transfer that has the wire to itself."""

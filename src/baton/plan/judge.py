@@ -86,7 +86,7 @@ def engine_kinds(
                 why = _no_room(model, one, tp, room, needed, longest)
                 refused.append(Tried(None, name, False, meets=False, bound="kv_memory", why=why))
                 continue
-            limits = EngineLimits(PREFILL_BUDGET, MAX_SEQS)
+            limits = EngineLimits(PREFILL_BUDGET, MAX_SEQS, async_scheduling=True)
             kinds.append(EngineKind(one, tp, roofline(model, one.gpu, tp), limits))
     if not kinds:
         cure = "quantised weights or a shorter context would take less"
@@ -188,7 +188,7 @@ def measured_kind(
             "P/D was not planned: the handoff was not measured, and without a GPU's name its "
             "fabric is unknown; measure with --decode-url, or add --gpu"
         )
-    limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS)
+    limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS, engine.async_scheduling)
     apart = profile.step_costs(apart=True)
     return EngineKind(chosen, engine.tensor_parallel_size, costs, limits, apart), notes
 

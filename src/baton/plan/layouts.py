@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from baton.plan.costs import StepCosts
     from baton.plan.devices import Hardware, Instance
-    from baton.plan.simulator.fleet import Role
+    from baton.plan.simulator.settings import Role
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class EngineKind:
     def apart(self) -> EngineKind:
         """As an engine of one phase."""
         return replace(self, costs=self.costs_apart or self.costs)
+
+    def within(self, token_budget: int, max_seqs: int) -> EngineKind:
+        """With these limits."""
+        limits = replace(self.limits, token_budget=token_budget, max_seqs=max_seqs)
+        return replace(self, limits=limits)
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ import aiohttp
 
 from baton import __version__
 from baton.errors import MeasurementFailed
-from baton.plan.measure_mixed import mixed
+from baton.plan.measure_mixed import mixed, schedules_ahead
 from baton.plan.measure_pair import beside, handoff
 from baton.plan.measure_traffic import TrafficAsked, in_traffic, warm_up
 from baton.plan.probe import REST_S, SPREAD, Prober, places
@@ -125,6 +125,8 @@ async def measure(
             wake = await _wake(prober, grid, lengths, say)
             decode = await _decode(prober, grid, lengths, (capacity, max_num_batched_tokens), say)
             together = await mixed(prober, lengths[:_MIXED], grid.rounds, say)
+            ahead = await schedules_ahead(
+                prober, together, max_num_batched_tokens, grid.rounds, say)  # fmt: skip
             if decode_url is not None:
                 other = Prober(session, decode_url.rstrip("/"), prober.model, headers)
                 step_s = min(point.step_s for point in decode)
@@ -143,6 +145,7 @@ async def measure(
             gpu=gpu,
             tensor_parallel_size=tensor_parallel_size,
             max_num_batched_tokens=max_num_batched_tokens,
+            async_scheduling=ahead,
         )
         profile = Profile(
             format=FORMAT,

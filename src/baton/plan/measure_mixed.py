@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from baton.plan.probe import places
+from baton.plan.probe import REST_S, SPREAD, places
 from baton.plan.profile_file import MixedPoint
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ANSWERS, STEPS, PROMPTS = 2, 128, 4
 """Answers of so many tokens, and prompts that come one after the other beside them."""
+CLEAR = 2.0
+"""Gaps between tokens that differ by less say nothing."""
 
 
 async def mixed(
@@ -45,6 +47,48 @@ async def mixed(
         points.append(point)
         say(f"a prompt of {tokens} tokens holds answers up for {1e3 * point.seconds:.1f} ms")
     return tuple(points)
+
+
+async def schedules_ahead(
+    prober: Prober, points: Sequence[MixedPoint], budget: int, rounds: int,
+    say: Callable[[str], None],
+) -> bool:  # fmt: skip
+    """Whether a step is put together while the one before it runs: vLLM's async scheduling.
+
+    A prompt that comes while another is read shows it. In the next step the other has its second
+    token; the prompt is read in that step, and the token waits for it, unless the step was put
+    together already: then the third token waits. `points`: what prompts hold an engine up for.
+    `budget`: tokens of a step.
+    """
+    # Read in one step: between several there would be room for the other.
+    fitting = [one for one in points if one.tokens * (1 + SPREAD) <= budget and one.seconds]
+    if not fitting:
+        return False
+    longest = max(fitting, key=lambda one: one.tokens)
+    votes = 0
+    for place in places(2 * rounds + 1):
+        await asyncio.sleep(REST_S)
+        body = prober.body(prober.near(longest.tokens, place), 4)
+        stream = asyncio.create_task(prober.token_times(body))
+        await asyncio.sleep(longest.seconds / 2)
+        await prober.first_token(prober.near(longest.tokens, -place or 0.5))
+        votes += third_waits(await stream)
+    found = votes > 0
+    say(f"steps are put together {'ahead' if found else 'one by one'}: async scheduling is "
+        f"{'on' if found else 'off'}")  # fmt: skip
+    return found
+
+
+def third_waits(times: Sequence[float]) -> int:
+    """1 where a stream's third token came late and not the second, -1 the other way round, or 0.
+
+    `times`: when it was asked, then each token's time.
+    """
+    least = 4
+    if len(times) < least:  # tokens that came in one piece
+        return 0
+    second_s, third_s = times[2] - times[1], times[3] - times[2]
+    return (third_s > CLEAR * second_s) - (second_s > CLEAR * third_s)
 
 
 @dataclass(frozen=True)

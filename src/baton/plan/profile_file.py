@@ -121,6 +121,8 @@ class EngineFacts(Frozen):
     gpu: str | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
     max_num_batched_tokens: int = Field(default=2048, ge=1)
+    async_scheduling: bool = False
+    """Whether it puts a step together while the one before it runs (`plan.measure_mixed`)."""
 
 
 class Profile(Frozen):

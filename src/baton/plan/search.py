@@ -24,7 +24,7 @@ from baton.plan.bounds import (
     prefill_work_s,
 )
 from baton.plan.layouts import EngineKind, Group, Layout, lay_out
-from baton.plan.simulator import EngineLimits, Fleet, FleetSettings
+from baton.plan.simulator import Fleet, FleetSettings
 from baton.plan.tried import Tried, bound_of, shown_s, story_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Search:
         found: list[tuple[tuple[float, int, int], int, EngineKind, int]] = []
         for kind in self.kinds:
             for budget in BUDGETS:
-                one = replace(kind, limits=EngineLimits(budget, MAX_SEQS))
+                one = kind.within(budget, MAX_SEQS)
                 what = f"aggregated {kind.name}, {budget} tokens a step"
                 lonely = alone(kind.costs, kind.costs, self.traffic, self.promise, budget)
                 if not self._passes(what, lonely.ttft_s, lonely.tpot_s, disaggregated=False):
@@ -160,7 +160,7 @@ class Search:
             tuple[tuple[float, int, int], int, EngineKind, EngineKind, tuple[int, int]]
         ] = []
         for reader in self.kinds:
-            prefill = replace(reader.apart(), limits=EngineLimits(PREFILL_BUDGET, MAX_SEQS))
+            prefill = reader.apart().within(PREFILL_BUDGET, MAX_SEQS)
             for decode in self._decoders():
                 name = prefill.name if prefill.name == decode.name else (
                     f"{prefill.name} + {decode.name}")  # fmt: skip
@@ -183,9 +183,9 @@ class Search:
         """Decode engines take as many sequences as keep TPOT; others wait for a place."""
         found = []
         for kind in (one.apart() for one in self.kinds):
-            limits = EngineLimits(DECODE_BUDGET, MAX_SEQS)
+            limits = kind.within(DECODE_BUDGET, MAX_SEQS).limits
             batch = largest_batch(kind.costs, limits, self.traffic, self.promise.tpot_s)
-            found.append(replace(kind, limits=replace(limits, max_seqs=max(batch, 1))))
+            found.append(kind.within(DECODE_BUDGET, max(batch, 1)))
         return found
 
     def _least_pair(self, prefill: EngineKind, decode: EngineKind) -> tuple[int, int]:

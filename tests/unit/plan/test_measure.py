@@ -7,6 +7,7 @@ import pytest
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import MeasurementFailed
 from baton.plan.measure import Grid, answer_tokens, measure, together_s, wake_line
+from baton.plan.measure_mixed import third_waits
 from baton.plan.measure_traffic import TrafficAsked
 
 GRID = Grid(
@@ -48,7 +49,7 @@ async def test_an_engine_and_a_handoff_are_measured_over_http() -> None:
     assert found.beside.samples > 0
     assert [p.tokens for p in found.mixed] == [64, 256, 394]
     assert found.calibration.answers == found.calibration_apart.answers == 2 * (3 + 3 + 2)
-    assert len(said) == 22
+    assert len(said) == 23
     found.step_costs()
 
 
@@ -77,6 +78,14 @@ def test_a_step_is_timed_while_all_streams_write() -> None:
     assert together_s([early, late]) == pytest.approx(0.01, rel=0.02)
     assert together_s([early, [0.0, 1.38, 1.39]]) is None
     assert answer_tokens(4, 1000, 2048) == 64 + 4 + 2
+
+
+def test_which_token_waits_for_a_prompt_says_how_steps_are_put_together() -> None:
+    """The third with async scheduling, the second without; near gaps and short streams: neither."""
+    assert third_waits([0.0, 0.1, 0.105, 0.145, 0.150]) == 1
+    assert third_waits([0.0, 0.1, 0.140, 0.145, 0.150]) == -1
+    assert third_waits([0.0, 0.1, 0.105, 0.111]) == 0
+    assert third_waits([0.0, 0.1, 0.105]) == 0
 
 
 def test_lengths_are_those_that_the_engine_takes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,11 @@ from baton.plan.simulator import (
     Scaling,
 )
 from tests.unit.plan.shapes import costs, pair, poisson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from baton.plan.simulator.outcome import Served
 
 EACH = costs(token_s=1e-4, step_s=0.01, sequence_s=1e-3)
 
@@ -259,6 +265,19 @@ def test_a_handoff_beside_a_busy_prefill_engine_takes_longer() -> None:
     assert (alone.handoff_s, beside.handoff_s) == pytest.approx((0.2, 0.3))
 
 
+def test_a_handoff_and_the_next_prompt_slow_each_other_while_both_last() -> None:
+    """The first prompt is read at 0.1 s. 0.2 s of handoff begin, and the next one, of 0.1 s, comes
+    0.1 s later: both take half as long again from then on, until one of them is over."""
+    each = replace(EACH, beside=Beside(reading=0.5))
+    link = HandoffCost(0.2, math.inf)
+    pools = [
+        Pool(role, each, (0,), EngineLimits(1 << 20), link=link) for role in ("prefill", "decode")
+    ]
+    first, second = Fleet(pools).play([Request(0, 1000, 2), Request(0.2, 1000, 1)]).served
+    assert first.handoff_s == pytest.approx(0.1 + 0.15)
+    assert second.ttft_s == pytest.approx(0.15)
+
+
 def test_an_engine_that_ends_as_its_neighbour_begins_is_busy_once() -> None:
     """One answer at a time through both phases: one of the two engines works at any moment."""
     each = replace(EACH, beside=Beside(reading=0.5, writing=0.5))
@@ -314,6 +333,23 @@ def test_answers_stand_still_while_kv_is_taken_in() -> None:
     long, short = (a - b for a, b in zip(ends(0.25), ends(0.0), strict=True))
     assert long == pytest.approx(0.25, abs=0.02)
     assert short == pytest.approx(0.25, abs=0.02)
+
+
+def test_answers_may_stand_still_before_kv_is_there() -> None:
+    """A quarter of a second, and none of it is the request's: it comes as soon as it would."""
+    trace = [Request(0, 1, 201), Request(0.6, 1, 2)]
+
+    def served(holds_s: float) -> Sequence[Served]:
+        network = HandoffCost(0.5, math.inf, holds_s=holds_s)
+        pools = [
+            Pool(role, EACH, (node,), nic_bytes_per_s=math.inf, network=network)
+            for node, role in enumerate(("prefill", "decode"))
+        ]
+        return Fleet(pools).play(trace).served
+
+    (long, short), (usual, quick) = served(0.25), served(0.0)
+    assert long.end_s - usual.end_s == pytest.approx(0.25, abs=1e-9)
+    assert short.ttft_s == pytest.approx(quick.ttft_s, abs=0.012)
 
 
 def test_an_uneven_machine_spreads_times_around_the_same_middle() -> None:

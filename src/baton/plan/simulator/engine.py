@@ -19,6 +19,7 @@ from baton.plan.simulator.holdings import Holdings
 
 if TYPE_CHECKING:
     from baton.plan.simulator.job import Job
+    from baton.plan.simulator.machine import Errand
     from baton.plan.simulator.wires import Transfer
 
 
@@ -32,8 +33,13 @@ class Engine(Holdings):
         job.placed = self
         self.open += 1
         self.queued_tokens += job.to_read
-        self.waiting.append(job)
-        self._poke(now, self.costs.request_s)
+        late = self.limits.async_scheduling and self._busy
+        # In a leap one more step was put together already, and `_cut` leaves it.
+        if late and not (self._leap and self._steps_begun(now) < self._steps):
+            self.late.append(job)
+        else:
+            self.waiting.append(job)
+        self._poke(now, self.costs.request_s, late=late)
 
     def take(self, job: Job) -> bool:
         """A prompt that was read elsewhere: whether its KV can come now, or it has to wait."""
@@ -53,6 +59,12 @@ class Engine(Holdings):
         """Keep room for KV that is on its way."""
         self.incoming[job] = None
         self._other += self._bytes(job)
+
+    def hold(self, held_s: float, now: float) -> None:
+        """Answers that are being written stand still so long, after the step under way."""
+        if self.running and held_s:
+            self._held_s += held_s
+            self._poke(now)
 
     def receive(self, job: Job, now: float, usual_s: float = 0.0, held_s: float = 0.0) -> None:
         """The KV that was expected is here; its way took `usual_s` beside its bytes.
@@ -79,14 +91,14 @@ class Engine(Holdings):
             job.held_by = None
             self._poke(now)
 
-    def _poke(self, now: float, usual_s: float = 0.0) -> None:
+    def _poke(self, now: float, usual_s: float = 0.0, *, late: bool = False) -> None:
         """`usual_s`: what came before, and would have been slower on an engine that sleeps."""
         if not self.up:
             return
         if not self._busy:
             self._plan(now, pause_s=now - self._idle_since, usual_s=usual_s)
         elif self._leap and self._steps > 1:
-            self._cut(now)
+            self._cut(now, further=int(late))
 
     def repace(self, now: float) -> None:
         """Another engine of the machine has begun or ended."""
@@ -95,21 +107,27 @@ class Engine(Holdings):
             pace = self._machine.pace(self, reading=bool(self._chunks)) * self._luck
             self._owner.at(self._progress.repace(now, pace), self, self._version)
 
-    def slowed(self, ending: Engine | None = None) -> float:
-        """By what factor work takes longer here that is in none of its steps.
-
-        `ending` is an engine whose step is over just now: it counts if it has more to do.
-        """
+    def aside(self, work_s: float, what: object, now: float) -> bool:
+        """Do work beside the steps; whether it takes its time on a machine that is shared."""
         if self._machine is None:
-            return 1.0
-        if ending is not None and (ending.running or ending.reading or ending.waiting):
-            ending = None
-        return 1.0 / self._machine.pace(self, reading=True, ending=ending)
+            return False
+        self._machine.send(self, work_s, what, now)
+        return True
 
-    def _cut(self, now: float) -> None:
-        """End the leap with the step that is under way."""
+    def done_aside(self, errand: Errand, now: float) -> None:
+        """Such work has ended."""
+        if self._machine is not None:
+            self._machine.end(errand, now)
+
+    def _steps_begun(self, now: float) -> int:
+        """How many steps of the leap are over or under way."""
+        worked_s, batch = self._progress.worked_s(now), len(self.running)
+        return self.costs.steps_within(worked_s, batch, self._context)
+
+    def _cut(self, now: float, further: int = 0) -> None:
+        """End the leap with the step that is under way, or so many after it."""
         batch = len(self.running)
-        steps = self.costs.steps_within(self._progress.worked_s(now), batch, self._context)
+        steps = self._steps_begun(now) + further
         if steps < self._steps:
             self._steps = steps
             self._version += 1
@@ -128,7 +146,7 @@ class Engine(Holdings):
         self._context_tokens += self._steps * batch
         for job in self._fresh:
             job.first_s = now
-        self._fresh = []
+        self._fresh, self._leap = [], False
         over = self._finish(now)
         over = self._end_chunks(now) or over
         self._busy = False
@@ -211,6 +229,12 @@ class Engine(Holdings):
                 fresh.append(job)
         self._make_room()
         self._chunks = self._next_chunks(now) if self.waiting or self.reading else []
+        came = bool(self.late)
+        if came:
+            self.waiting.extend(self.late)
+            self.late.clear()
+            if not self._chunks and not self.running:  # nothing was put together
+                self._chunks = self._next_chunks(now)
         batch, context = len(self.running), self._context
         if not self._chunks and not batch:
             return
@@ -226,7 +250,8 @@ class Engine(Holdings):
         else:
             # How long a first step takes on a machine that is shared is known when it is over.
             alone = self._machine is None or not fresh
-            self._leap, self._steps = True, self._leap_steps(batch) if alone else 1
+            # Who came while this step was already put together takes part in the next one.
+            self._leap, self._steps = True, self._leap_steps(batch) if alone and not came else 1
             work = self.costs.decode_s(self._steps, batch, context)
             first = self.costs.decode_s(1, batch, context)
         lead = self.costs.wake.extra_s(pause_s, usual_s + first) if pause_s else 0.0
@@ -322,14 +347,13 @@ class Engine(Holdings):
         """Everything is gone. Who was here, with the tokens that their callers have."""
         lost: list[Job] = []
         if self._busy and self._leap:
-            worked = self._progress.worked_s(now)
-            done = self.costs.steps_within(worked, len(self.running), self._context) - 1
+            done = self._steps_begun(now) - 1
             self._step += max(done, 0)
         for job in self.running:
             job.made = min(self._step - job.joined_at, job.output - 1)
             if job.first_s is not None and job.first_s > now:
                 job.first_s, job.made = None, 0
-        queues = (self.running, self.reading, self.waiting, self.arrived, self.incoming,
+        queues = (self.running, self.reading, self.waiting, self.late, self.arrived, self.incoming,
                   self.pending, self.held)  # fmt: skip
         for queue in queues:
             lost.extend(queue)

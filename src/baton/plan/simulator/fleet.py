@@ -13,82 +13,21 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from baton.plan.costs import HandoffCost
 from baton.plan.simulator.engine import Engine
 from baton.plan.simulator.job import Job
-from baton.plan.simulator.machine import Machine
+from baton.plan.simulator.machine import Errand, Machine
 from baton.plan.simulator.outcome import Outcome
-from baton.plan.simulator.owner import EngineLimits
-from baton.plan.simulator.scaling import Scaling, wanted
+from baton.plan.simulator.scaling import wanted
+from baton.plan.simulator.settings import Failure, FleetSettings
 from baton.plan.simulator.wires import Transfer, Wire, Wires
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from baton.plan.costs import StepCosts
     from baton.plan.simulator.job import Request
+    from baton.plan.simulator.settings import Pool, Role
 
-__all__ = ["Failure", "Fleet", "FleetSettings", "Pool", "Scaling"]
-
-Role = Literal["both", "prefill", "decode"]
-NO_WIRE = HandoffCost(0.0, 0.0)
-"""Nothing ever arrives."""
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Engines of one kind.
-
-    Args:
-        role: `both` without P/D.
-        nodes: The instance that each engine stands on; engines of one node meet over their links.
-        nics: The NIC that each engine uses, by number; engines with the same number share it. Left
-            out: each has its own.
-        nic_bytes_per_s: Of one such NIC.
-        link: A handoff within a node.
-        network: A handoff between nodes; its bandwidth is the NIC's.
-    """
-
-    role: Role
-    costs: StepCosts
-    nodes: tuple[int, ...]
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    nics: tuple[int, ...] = ()
-    nic_bytes_per_s: float = 0.0
-    link: HandoffCost = NO_WIRE
-    network: HandoffCost = NO_WIRE
-    scaling: Scaling | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An engine dies, and is back `down_s` later. Its requests start again elsewhere."""
-
-    at_s: float
-    role: Role
-    index: int
-    down_s: float
-
-
-@dataclass(frozen=True)
-class FleetSettings:
-    """What is true for all requests. `max_open_per_engine` is admission, by decode engine."""
-
-    max_open_per_engine: int = 1 << 30
-    first_token_early: bool = False
-    """Whether prefill's own token is the caller's first (decision 0015). Decode is played as if it
-    had that token still to write: the end comes one step late."""
-    failures: tuple[Failure, ...] = ()
-    awake: bool = False
-    """Whether engines had something to do until the trace begins."""
-    seed: int = 0
-    """Of what is uneven (`costs.Uneven`). The same settings play the same."""
-    ttft_s: float = float("inf")
-    """What pools that scale are scaled for."""
-    tpot_s: float = float("inf")
-
-
-_ARRIVE, _ENGINE, _TRANSFER, _BEGIN, _FAIL, _BACK, _SCALE, _SEEN, _COME = range(9)
+_ARRIVE, _ENGINE, _TRANSFER, _BEGIN, _FAIL, _BACK, _SCALE, _SEEN, _COME, _ERRAND = range(10)
 
 
 @dataclass
@@ -137,7 +76,7 @@ class Fleet:
             node=node,
             nic=nic,
             link=Wire(pool.link.bytes_per_s),
-            machine=self._machines.setdefault(node, Machine()) if pool.costs.beside else None,
+            machine=self._machines.setdefault(node, Machine(self)) if pool.costs.beside else None,
             awake=self._settings.awake,
             seed=self._settings.seed,
         )
@@ -155,6 +94,10 @@ class Fleet:
     def transfer_at(self, when: float, transfer: Transfer, version: int) -> None:
         """A transfer ends then, at its present pace."""
         self._push(when, _TRANSFER, transfer, version)
+
+    def errand_at(self, when: float, errand: Errand, version: int) -> None:
+        """Work beside steps ends then, at its present pace."""
+        self._push(when, _ERRAND, errand, version)
 
     def play(self, trace: Sequence[Request]) -> Outcome:
         """Play a trace to its end: every request has ended once, in one way."""
@@ -209,14 +152,9 @@ class Fleet:
         return any(kind != _SCALE for _, _, kind, _, _ in self._events)
 
     def _other_event(self, kind: int, what: object, version: int) -> None:
-        if isinstance(what, Transfer):
-            if kind == _SEEN:
-                self.seen(what)
-            elif kind == _BEGIN:
-                if what.version == version:
-                    self._wires.begin(what, self._state.now)
-            elif what.version == version:
-                self._moved(what)
+        if isinstance(what, (Errand, Transfer)):
+            if kind == _SEEN or what.version == version:
+                self._go_on(kind, what)
         elif isinstance(what, Failure):
             engine = self._engines[what.role][what.index]
             self._fail(engine) if kind == _FAIL else engine.come_back(self._state.now)
@@ -230,13 +168,31 @@ class Fleet:
         elif kind == _SCALE:
             self._scale(what)  # type: ignore[arg-type]
 
+    def _go_on(self, kind: int, what: Errand | Transfer) -> None:
+        if isinstance(what, Errand):
+            self._end_errand(what)
+        elif kind == _SEEN:
+            self.seen(what)
+        elif kind == _BEGIN:
+            self._wires.begin(what, self._state.now)
+        else:
+            self._moved(what)
+
     # --- the way of a request
 
     def _come(self, job: Job) -> None:
         """On a machine that engines share, what is busy slows a request's way to its engine."""
-        engine = self._least(self._entry)
-        beside_s = self._pools[self._entry].costs.request_s
-        self._push(self._state.now + beside_s * (engine.slowed() if engine else 1.0), _ARRIVE, job)
+        engine, beside_s = self._least(self._entry), self._pools[self._entry].costs.request_s
+        if engine is None or not engine.aside(beside_s, job, self._state.now):
+            self._push(self._state.now + beside_s, _ARRIVE, job)
+
+    def _end_errand(self, errand: Errand) -> None:
+        what, now = errand.what, self._state.now
+        errand.engine.done_aside(errand, now)
+        if not isinstance(what, Transfer):
+            self._arrive(what)  # type: ignore[arg-type]
+        elif not what.version:
+            self._wires.begin(what, now)
 
     def _arrive(self, job: Job) -> None:
         total = job.prompt + job.output
@@ -298,10 +254,14 @@ class Fleet:
         cost = self._pools["prefill"].link if near else self._pools["prefill"].network
         wires = (source.link, goal.link) if near else (source.nic, goal.nic)
         size = source.costs.kv.of(job.tokens)
+        before_s = cost.held_before_s(size)
+        goal.hold(before_s, self._state.now)
+        held_s = cost.held_s(size) - before_s
         transfer = Transfer(job, source, goal, wires, size, fixed_s=cost.fixed_s,
-                            waits_s=cost.waits_s(size), held_s=cost.held_s(size))  # fmt: skip
+                            waits_s=cost.waits_s(size), held_s=held_s)  # fmt: skip
         self._moving[job] = transfer
-        self._push(self._state.now + cost.fixed_s * goal.slowed(source), _BEGIN, transfer)
+        if not goal.aside(cost.fixed_s, transfer, self._state.now):
+            self._push(self._state.now + cost.fixed_s, _BEGIN, transfer)
 
     def _moved(self, transfer: Transfer) -> None:
         self._wires.end(transfer, self._state.now)

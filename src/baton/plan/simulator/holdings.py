@@ -53,6 +53,8 @@ class Holdings:
         self.busy_s = 0.0
         self.preemptions = 0
         self.waiting: deque[Job] = deque()
+        self.late: deque[Job] = deque()
+        """Prompts that came after the next step was put together."""
         self.reading: deque[Job] = deque()
         self.arrived: deque[Job] = deque()
         self.pending: deque[Job] = deque()

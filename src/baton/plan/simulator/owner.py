@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """`max_num_batched_tokens` and `max_num_seqs`."""
+    """`max_num_batched_tokens`, `max_num_seqs` and `async_scheduling`."""
 
     token_budget: int = 8192
     max_seqs: int = 256
+    async_scheduling: bool = False
+    """Whether a step is put together while the one before it runs, as vLLM does on GPUs: what comes
+    meanwhile takes no part in it, if it has anything else to do (vLLM 0.29 `v1/engine/core.py`,
+    `step_with_batch_queue`)."""
 
 
 class Owner(Protocol):

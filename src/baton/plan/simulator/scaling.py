@@ -53,7 +53,7 @@ def _report(engine: Engine) -> Report:
         busy_share=1.0 if engine.open else 0.0,
         prefill_tokens_per_s=rate,
         running=running,
-        waiting=len(engine.waiting) + len(engine.pending),
+        waiting=len(engine.waiting) + len(engine.late) + len(engine.pending),
         kv_usage=engine.kv_used / capacity if math.isfinite(capacity) and capacity else 0.0,
         slots=engine.limits.max_seqs,
         tpot_s=costs.decode_base_s(running) if running else None,
