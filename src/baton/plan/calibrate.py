@@ -93,7 +93,8 @@ def played(
     apart = apart and bool(profile.handoff)
     costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
     engine = profile.engine
-    limits = EngineLimits(engine.max_num_batched_tokens, max_seqs, engine.async_scheduling)
+    ahead = bool(engine.async_scheduling)
+    limits = EngineLimits(engine.max_num_batched_tokens, max_seqs, ahead)
     if apart and link is not None:
         pools = [Pool(role, costs, (0,), limits, link=link) for role in ("prefill", "decode")]
     else:

@@ -188,7 +188,13 @@ def measured_kind(
             "P/D was not planned: the handoff was not measured, and without a GPU's name its "
             "fabric is unknown; measure with --decode-url, or add --gpu"
         )
-    limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS, engine.async_scheduling)
+    if engine.async_scheduling is None:
+        notes.append(
+            "the profile does not say whether the engine schedules ahead (async scheduling), "
+            "and is taken as if not: measure again"
+        )
+    ahead = bool(engine.async_scheduling)
+    limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS, ahead)
     apart = profile.step_costs(apart=True)
     return EngineKind(chosen, engine.tensor_parallel_size, costs, limits, apart), notes
 

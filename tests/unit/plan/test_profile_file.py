@@ -26,6 +26,7 @@ from baton.plan.profile_file import (
     read_profile,
 )
 from baton.plan.search import Search
+from baton.plan.simulator import EngineLimits
 from baton.plan.traffic import made_up
 from tests.unit.plan.shapes import QWEN3_8B
 
@@ -300,3 +301,17 @@ def test_the_context_of_the_file_has_room_on_its_engines() -> None:
         assert layout is not None
         text = app_yaml(layout, shape, Promise(5.0, 0.5), traffic.longest, "why")
         assert f"max_model_len: {context}\n" in text
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(True, False), (False, False), (None, True)])
+def test_an_engine_is_planned_as_it_schedules_and_who_does_not_know_is_told(
+    ahead: bool | None, said: bool
+) -> None:
+    """A profile from before it was measured does not say it."""
+    traffic = made_up(prompt_tokens=100, output_tokens=10, rate_rps=1, count=5)
+    facts = EngineFacts(model="m", async_scheduling=ahead)
+    shape = shape_from_config(QWEN3_8B, "m")
+    kind, notes = measured_kind(profile(engine=facts), [], shape, traffic)
+    assert kind.limits.async_scheduling is bool(ahead)
+    assert kind.within(512, 8).limits == EngineLimits(512, 8, bool(ahead))
+    assert any("schedules ahead" in note for note in notes) is said
