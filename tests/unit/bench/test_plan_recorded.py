@@ -18,7 +18,14 @@ RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"
 
 
 @pytest.mark.parametrize(
-    "name", ["plan_h200.json", "plan_h200_one.json", "plan_real.json", "plan_real_pages.json"]
+    "name",
+    [
+        "plan_h200.json",
+        "plan_h200_one.json",
+        "plan_real.json",
+        "plan_real_held.json",
+        "plan_real_pages.json",
+    ],
 )
 def test_predictions_of_recorded_loads_are_those_of_the_file_and_nine_in_ten_are_right(
     name: str,
