@@ -31,7 +31,7 @@ NIC_BYTES_PER_S = 35e9
 def pools(engines: int, *, apart: bool) -> list[Pool]:
     """Qwen3-8B on H200s; with P/D two fifths of them prefill."""
     costs = roofline(shape_from_config(QWEN3_8B, "qwen3-8b"), find_hardware("H200").gpu, 1)
-    limits = EngineLimits(2048, 256)
+    limits = EngineLimits(2048, 256, async_scheduling=True)
     if not apart:
         return [Pool("both", costs, tuple(range(engines)), limits)]
     readers = max(1, engines * 2 // 5)

@@ -52,27 +52,35 @@ async def mixed(
 async def schedules_ahead(
     prober: Prober, points: Sequence[MixedPoint], budget: int, rounds: int,
     say: Callable[[str], None],
-) -> bool:  # fmt: skip
+) -> bool | None:  # fmt: skip
     """Whether a step is put together while the one before it runs: vLLM's async scheduling.
 
     A prompt that comes while another is read shows it. In the next step the other has its second
     token; the prompt is read in that step, and the token waits for it, unless the step was put
     together already: then the third token waits. `points`: what prompts hold an engine up for.
-    `budget`: tokens of a step.
+    `budget`: tokens of a step. None where nothing tells it.
     """
     # Read in one step: between several there would be room for the other.
     fitting = [one for one in points if one.tokens * (1 + SPREAD) <= budget and one.seconds]
     if not fitting:
-        return False
+        say(f"whether steps are put together ahead is not told: no prompt fits {budget} tokens")
+        return None
     longest = max(fitting, key=lambda one: one.tokens)
+
+    async def comes_meanwhile(place: float) -> None:
+        await asyncio.sleep(longest.seconds / 2)
+        await prober.first_token(prober.near(longest.tokens, place))
+
     votes = 0
     for place in places(2 * rounds + 1):
         await asyncio.sleep(REST_S)
         body = prober.body(prober.near(longest.tokens, place), 4)
-        stream = asyncio.create_task(prober.token_times(body))
-        await asyncio.sleep(longest.seconds / 2)
-        await prober.first_token(prober.near(longest.tokens, -place or 0.5))
-        votes += third_waits(await stream)
+        other = comes_meanwhile(-place or 0.5)
+        times, _ = await asyncio.gather(prober.token_times(body), other)
+        votes += third_waits(times)
+    if not votes:
+        say("whether steps are put together ahead is not told: no token waits for a prompt")
+        return None
     found = votes > 0
     say(f"steps are put together {'ahead' if found else 'one by one'}: async scheduling is "
         f"{'on' if found else 'off'}")  # fmt: skip

@@ -122,8 +122,8 @@ class EngineFacts(Frozen):
     tensor_parallel_size: int = Field(default=1, ge=1)
     max_num_batched_tokens: int = Field(default=2048, ge=1)
     async_scheduling: bool | None = None
-    """Whether it puts a step together while the one before it runs (`plan.measure_mixed`). None in
-    profiles from before that was measured: taken as not."""
+    """Whether it puts a step together while the one before it runs (`plan.measure_mixed`). None
+    where that was not measured, or nothing told it: taken as not."""
 
 
 class Profile(Frozen):

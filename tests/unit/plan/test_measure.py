@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
 
 from baton.engine.simulated import LatencyProfile, SimulatedEngine
 from baton.errors import MeasurementFailed
 from baton.plan.measure import Grid, answer_tokens, measure, together_s, wake_line
-from baton.plan.measure_mixed import third_waits
+from baton.plan.measure_mixed import schedules_ahead, third_waits
 from baton.plan.measure_traffic import TrafficAsked
+from baton.plan.profile_file import MixedPoint
+
+if TYPE_CHECKING:
+    from baton.plan.probe import Prober
 
 GRID = Grid(
     lengths=(64, 256),
@@ -86,6 +92,47 @@ def test_which_token_waits_for_a_prompt_says_how_steps_are_put_together() -> Non
     assert third_waits([0.0, 0.1, 0.140, 0.145, 0.150]) == -1
     assert third_waits([0.0, 0.1, 0.105, 0.111]) == 0
     assert third_waits([0.0, 0.1, 0.105]) == 0
+
+
+class Streams:
+    """Answers with a stream's times, and counts what it is asked."""
+
+    def __init__(self, *times: float) -> None:
+        self.times, self.asked = list(times), 0
+
+    def near(self, tokens: int, _place: float) -> list[int]:
+        return [7] * tokens
+
+    def body(self, prompt: list[int], max_tokens: int) -> dict[str, Any]:
+        return {"prompt": prompt, "max_tokens": max_tokens}
+
+    async def token_times(self, _body: dict[str, Any]) -> list[float]:
+        self.asked += 1
+        return self.times
+
+    async def first_token(self, _prompt: list[int]) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("budget", "times", "told", "word"),
+    [
+        (2048, (0.0, 0.1, 0.105, 0.145), True, "async scheduling is on"),
+        (2048, (0.0, 0.1, 0.140, 0.145), False, "async scheduling is off"),
+        (2048, (0.0, 0.1, 0.105, 0.110), None, "no token waits"),
+        (70, (0.0, 0.1, 0.105, 0.145), None, "no prompt fits 70 tokens"),
+    ],
+)
+async def test_how_steps_are_put_together_is_told_or_said_to_be_unknown(
+    budget: int, times: tuple[float, ...], told: bool | None, word: str
+) -> None:
+    """Where no prompt fits a step the engine is not even asked."""
+    streams, said = Streams(*times), list[str]()
+    points = [MixedPoint(tokens=64, seconds=0.001, samples=1)]
+    found = await schedules_ahead(cast("Prober", streams), points, budget, 1, said.append)
+    assert found is told
+    assert word in said[0]
+    assert streams.asked == (0 if budget < 100 else 3)
 
 
 def test_lengths_are_those_that_the_engine_takes() -> None:
