@@ -82,7 +82,8 @@ class Wires:
             rate = min(wire.bytes_per_s / len(wire.transfers) for wire in transfer.wires)
             if rate == transfer.rate and transfer.at_s < now:
                 continue
-            transfer.left = max(transfer.left - transfer.rate * (now - transfer.at_s), 0.0)
+            if now > transfer.at_s:  # without end times nothing is no number
+                transfer.left = max(transfer.left - transfer.rate * (now - transfer.at_s), 0.0)
             transfer.at_s, transfer.rate = now, rate
             transfer.version += 1
             ends = now + transfer.left / rate if rate > 0 else math.inf
