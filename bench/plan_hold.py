@@ -38,6 +38,7 @@ ANEW_S = 20.0
 """How often processes are looked at for new pages."""
 REST_S = 0.02
 TIMES = 3
+"""That a file is read after each pause."""
 TAKEN = 4.0
 """So many times as long to read after a pause: pages were away. Noise is less."""
 PRESENT, FRAME = 1 << 63, (1 << 55) - 1

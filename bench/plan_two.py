@@ -19,25 +19,25 @@ import os
 import random
 import statistics
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from output import write
+from plan_figures import SAME
 from plan_load import hurry, probers
 from plan_validate import BUDGET, LENGTHS, LONGEST, MAX_SEQS, engines, model_of, say
 
-from baton.plan.calibrate import played
+from baton.plan.calibrate import Seen, played
 from baton.plan.measure import Grid, measure
-from baton.plan.measure_traffic import TrafficAsked, ask
+from baton.plan.measure_traffic import TrafficAsked, send
+from baton.plan.probe import SPREAD
 from baton.plan.simulator import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from baton.plan.probe import Prober
     from baton.plan.profile_file import Profile
 
 FIRST, SECONDS = 512, (128, 512, 1000)
@@ -49,7 +49,6 @@ ANSWER, WRITING = 2, 96
 """Tokens of an answer, and of one that is being written when the second request comes."""
 WRITING_MS = 80
 REST_S = 0.1
-WITHIN = 15.0
 
 
 @dataclass(frozen=True)
@@ -73,52 +72,46 @@ def cases() -> Iterator[Case]:
             yield Case(setup, (64, WRITING), second, WRITING_MS)
 
 
-async def sent(urls: Sequence[Prober], case: Case, chance: random.Random) -> list[tuple[Any, ...]]:
-    """(begun, tokens in, tokens out, first token) of both: seconds."""
-    asked = [(0.0, *case.first), (case.after_ms / 1e3, case.second, ANSWER)]
-    prompts = [urls[0].near(tokens, chance.uniform(-1, 1)) for _, tokens, _ in asked]
-    begun = time.perf_counter()
-
-    async def one(after_s: float, tokens: int, prompt: list[int]) -> tuple[Any, ...]:
-        await asyncio.sleep(max(begun + after_s - time.perf_counter(), 0.0))
-        times = await ask(urls, prompt, tokens)
-        return times[0] - begun, len(prompt), tokens, times[1] - times[0]
-
-    return list(
-        await asyncio.gather(
-            *(one(at, out, prompt) for (at, _, out), prompt in zip(asked, prompts, strict=True))
-        )
-    )
+def requests_of(case: Case, chance: random.Random) -> list[Request]:
+    """Both, each of about its length: an engine reads lengths faster that it has just seen."""
+    first, answer = case.first
+    asked = [(0.0, first, answer), (case.after_ms / 1e3, case.second, ANSWER)]
+    return [
+        Request(at, round(tokens * (1 + SPREAD * chance.uniform(-1, 1))), out)
+        for at, tokens, out in asked
+    ]
 
 
-async def rounds_of(
-    urls: Sequence[str], model: str, rounds: int
-) -> dict[Case, list[list[tuple[Any, ...]]]]:
-    """Each case once in a round."""
+async def rounds_of(urls: Sequence[str], model: str, rounds: int) -> dict[Case, list[list[Seen]]]:
+    """Each case once in a round: both answers, with the times that they were asked at."""
     chance = random.Random(5)
-    found: dict[Case, list[list[tuple[Any, ...]]]] = {case: [] for case in cases()}
+    found: dict[Case, list[list[Seen]]] = {case: [] for case in cases()}
     async with probers(urls, model) as both:
         for number in range(rounds):
             order = list(found)
             chance.shuffle(order)
             for case in order:
                 await asyncio.sleep(REST_S)
-                those = both if case.setup == "pd" else both[:1]
-                found[case].append(await sent(those, case, chance))
+                requests = requests_of(case, chance)
+                sent = await send(both if case.setup == "pd" else both[:1], requests)
+                found[case].append(Seen.of(requests, sent))
             say(f"round {number + 1} of {rounds}")
     return found
 
 
-def row(profile: Profile, case: Case, seen: Sequence[Sequence[tuple[Any, ...]]]) -> dict[str, Any]:
+def row(profile: Profile, case: Case, rounds: Sequence[Sequence[Seen]]) -> dict[str, Any]:
     """Medians of both requests' first tokens, measured and said."""
     measured: tuple[list[float], list[float]] = ([], [])
     said: tuple[list[float], list[float]] = ([], [])
-    for both in seen:
-        order = sorted(range(2), key=lambda which: both[which][0])
-        trace = [Request(*both[which][:3]) for which in order]
+    for both in rounds:
+        order = sorted(range(2), key=lambda which: both[which].arrival_s)
+        trace = [
+            Request(both[which].arrival_s, both[which].prompt_tokens, both[which].output_tokens)
+            for which in order
+        ]
         outcome = played(profile, trace, apart=case.setup == "pd", max_seqs=MAX_SEQS)
         for which, served in zip(order, outcome, strict=True):
-            measured[which].append(1e3 * both[which][3])
+            measured[which].append(1e3 * both[which].ttft_s)
             said[which].append(1e3 * served.ttft_s)
     found: dict[str, Any] = {
         "setup": case.setup, "first_tokens": list(case.first), "second_tokens": case.second,
@@ -146,7 +139,7 @@ def counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 errors.append(abs(100 * (said / measured - 1)))
         found[setup] = {
             "factors": len(errors),
-            "within_15_percent": sum(error <= WITHIN for error in errors),
+            "within_15_percent": sum(error <= SAME for error in errors),
             "median_error_percent": round(statistics.median(errors), 1),
             "largest_error_percent": round(max(errors), 1),
         }

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from baton.observe.percentile import percentile
-from baton.plan.simulator import EngineLimits, Fleet, FleetSettings, Pool, Request
+from baton.plan.simulator import Fleet, FleetSettings, Pool, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,9 +92,7 @@ def played(
     """
     apart = apart and bool(profile.handoff)
     costs, link = profile.step_costs(apart=apart), profile.handoff_cost()
-    engine = profile.engine
-    ahead = bool(engine.async_scheduling)
-    limits = EngineLimits(engine.max_num_batched_tokens, max_seqs, ahead)
+    limits = profile.engine.limits(max_seqs)
     if apart and link is not None:
         pools = [Pool(role, costs, (0,), limits, link=link) for role in ("prefill", "decode")]
     else:

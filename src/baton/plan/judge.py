@@ -86,6 +86,7 @@ def engine_kinds(
                 why = _no_room(model, one, tp, room, needed, longest)
                 refused.append(Tried(None, name, False, meets=False, bound="kv_memory", why=why))
                 continue
+            # On GPUs vLLM schedules ahead unless it is told not to.
             limits = EngineLimits(PREFILL_BUDGET, MAX_SEQS, async_scheduling=True)
             kinds.append(EngineKind(one, tp, roofline(model, one.gpu, tp), limits))
     if not kinds:
@@ -193,9 +194,7 @@ def measured_kind(
             "the profile does not say whether the engine schedules ahead (async scheduling), "
             "and is taken as if not: measure again"
         )
-    ahead = bool(engine.async_scheduling)
-    limits = EngineLimits(engine.max_num_batched_tokens, MAX_SEQS, ahead)
-    apart = profile.step_costs(apart=True)
+    limits, apart = engine.limits(MAX_SEQS), profile.step_costs(apart=True)
     return EngineKind(chosen, engine.tensor_parallel_size, costs, limits, apart), notes
 
 

@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from baton.errors import ProfileRefused
 from baton.plan.costs import Beside, HandoffCost, KvShape, StepCosts, Uneven, Wake
 from baton.plan.fits import Line, PrefillCurve, ascending, decode_line, handoff_line, prefill_curve
+from baton.plan.simulator.owner import EngineLimits
 from baton.spec.matched import MATCHED
 from baton.spec.schema import Frozen
 
@@ -124,6 +125,10 @@ class EngineFacts(Frozen):
     async_scheduling: bool | None = None
     """Whether it puts a step together while the one before it runs (`plan.measure_mixed`). None
     where that was not measured, or nothing told it: taken as not."""
+
+    def limits(self, max_seqs: int) -> EngineLimits:
+        """In the simulator, with so many sequences at most: an engine does not say how many."""
+        return EngineLimits(self.max_num_batched_tokens, max_seqs, bool(self.async_scheduling))
 
 
 class Profile(Frozen):

@@ -19,7 +19,6 @@ from baton.plan.simulator.holdings import Holdings
 
 if TYPE_CHECKING:
     from baton.plan.simulator.job import Job
-    from baton.plan.simulator.machine import Errand
     from baton.plan.simulator.wires import Transfer
 
 
@@ -113,11 +112,6 @@ class Engine(Holdings):
             return False
         self._machine.send(self, work_s, what, now)
         return True
-
-    def done_aside(self, errand: Errand, now: float) -> None:
-        """Such work has ended."""
-        if self._machine is not None:
-            self._machine.end(errand, now)
 
     def _steps_begun(self, now: float) -> int:
         """How many steps of the leap are over or under way."""

@@ -188,7 +188,7 @@ class Fleet:
 
     def _end_errand(self, errand: Errand) -> None:
         what, now = errand.what, self._state.now
-        errand.engine.done_aside(errand, now)
+        self._machines[errand.engine.node].end(errand, now)
         if not isinstance(what, Transfer):
             self._arrive(what)  # type: ignore[arg-type]
         elif not what.version:
